@@ -1,0 +1,57 @@
+# Shortcuts, nothing more: each target is a command you could type. `make` prints them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
+export PYTHONDONTWRITEBYTECODE = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help run test quick fuzz bench fmt clean
+
+help: ## Print the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(VENV)/run ## Show the product: every algorithm under the same traffic
+	$(BIN)/limen demo
+
+test: $(VENV)/test ## All that must hold: style, types, layers, every test, the examples in the docs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pytest
+
+quick: $(VENV)/test ## The minute in between: style and the fast tests
+	$(BIN)/ruff check .
+	$(BIN)/pytest -q -m "not slow"
+
+fuzz: $(VENV)/test ## The property tests again, fifty times as hard: about half an hour
+	$(BIN)/pytest tests/algorithms --hypothesis-profile=fuzz --timeout=1800
+
+bench: $(VENV)/bench ## Measure beside the peers; writes the tables of README.md
+	$(BIN)/python -m bench
+
+fmt: $(VENV)/test ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## Remove everything that was built or installed here
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
+
+# Each set of packages is installed once, and again when what it is made of changes.
+$(VENV)/python: 
+	@$(PYTHON) -c 'import sys; sys.exit("limen needs Python 3.11 or later, found " + sys.version.split()[0] + "; try: make PYTHON=python3.12") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/run: $(VENV)/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[cli]'
+	@touch $@
+
+$(VENV)/test: $(VENV)/run
+	$(PIP) --editable '.[test]'
+	@touch $@
+
+$(VENV)/bench: $(VENV)/test
+	$(PIP) --editable '.[bench]'
+	@touch $@

@@ -1,0 +1,173 @@
+"""Token bucket: up to `capacity` at once, refilled at quota ÷ period. Owns the bucket arithmetic.
+
+Bound: in any time W, at most capacity + W · quota / period units.
+
+The state is not the number of tokens but the *arrival time*: the moment at which all that was used
+so far will have drained, that is, when the bucket is full again. Used at time t is what is left
+until then; a request moves it further away by its own drain time. It changes only when something
+is charged, so refusals write nothing.
+
+Exactness. A unit drains in period / quota microseconds, which is rarely whole (97 a second). Times
+are pairs: whole microseconds, and a remainder counted in 1/quota of a microsecond. No rounding
+happens anywhere, so 97 a second is 97 a second for ever.
+
+Carry-over. The state keeps the limit it was written under. When the quota has changed since, what
+was used stays used: the time left is scaled by old quota / new quota.
+
+Clock. `newest_us` is the latest time a charge was made at. When the clock reads less than that,
+it has stepped back: the gap is added to `offset_us` and time stands still for the state until the
+clock moves on. So a step back never refills, and never blocks longer than the drain time.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import Struct
+
+from limen.model import NEVER_US, UNCHARGED, Limit, Reading
+
+_FAR_US = 2**52
+"""Nothing drains later than this: a debt carried over to a tiny quota would pass 2**53."""
+
+
+class Bucket(Struct, gc=False):
+    """What is kept for one key."""
+
+    queues: ClassVar[bool] = False
+    """Whether a request waits until what came before it has drained: the leaky bucket does."""
+
+    limit: Limit
+    arrival_us: int = 0
+    arrival_rem: int = 0
+    newest_us: int = 0
+    offset_us: int = 0
+
+    @property
+    def expires_us(self) -> int:
+        """When the bucket is full again, which equals no state at all."""
+        return self.arrival_us + (1 if self.arrival_rem else 0)
+
+    def decide(self, limit: Limit, now_us: int, cost: int, charge: bool) -> Reading:
+        """Say whether `cost` fits; charge it when it does and `charge` is set."""
+        # advance, unless there is nothing to, which is the usual case
+        t_us = now_us + self.offset_us
+        used_us, used_rem = self.arrival_us - t_us, self.arrival_rem
+        if used_us <= 0 or t_us < self.newest_us or self.limit is not limit:
+            t_us, used_us, used_rem = self.advance(limit, now_us)
+
+        # decide
+        quota = limit.quota
+        if cost == 1:
+            after_us, after_rem = used_us + limit.interval_us, used_rem + limit.interval_rem
+        else:
+            cost_us, cost_rem = drain_time(limit, cost)
+            after_us, after_rem = used_us + cost_us, used_rem + cost_rem
+        if after_rem >= quota:
+            after_us += 1
+            after_rem -= quota
+        retry_us = after_us - limit.fill_us
+        if after_rem > limit.fill_rem:
+            retry_us += 1
+        drained_us = used_us + 1 if used_rem else used_us
+        if limit.max_delay_us >= 0:
+            retry_us = max(retry_us, drained_us - limit.max_delay_us)
+        if retry_us > 0 and cost:
+            if cost > limit.capacity:
+                retry_us = NEVER_US
+            # Where not even one fits, there is nothing to calculate.
+            none_left = cost == 1 and limit.max_delay_us < 0
+            remaining = 0 if none_left else units_left(limit, used_us, used_rem)
+            return False, remaining, retry_us, drained_us, 0, UNCHARGED
+
+        # store
+        delay_us = drained_us if self.queues and cost else 0
+        stamp_us = UNCHARGED
+        if charge and cost:
+            used_us, used_rem = after_us, after_rem
+            self.limit = limit
+            self.arrival_us = stamp_us = t_us + used_us
+            self.arrival_rem = used_rem
+            self.newest_us = t_us
+            self.offset_us = t_us - now_us
+            drained_us = used_us
+            if used_rem:
+                stamp_us += 1
+                drained_us += 1
+
+        # reply
+        remaining = limit.capacity + -(used_us * quota + used_rem) // limit.period_us
+        return True, remaining if remaining > 0 else 0, 0, drained_us, delay_us, stamp_us
+
+    def refund(self, now_us: int, cost: int, stamp_us: int) -> int:
+        """Give back what of a charge has not drained yet; return the units, rounded up.
+
+        Usage drains in the order it came. A charge that ended at `stamp_us` has drained by then,
+        and only what lies between now and `stamp_us` of it is still counted. So a refund leaves
+        what would be there had the request never come, and an old receipt cannot eat into newer
+        charges.
+        """
+        limit = self.limit
+        t_us, used_us, used_rem = self.advance(limit, now_us)
+        back_us, back_rem = min(drain_time(limit, cost), (stamp_us - t_us, 0), (used_us, used_rem))
+        if (back_us, back_rem) <= (0, 0):
+            return 0
+        used_us, used_rem = used_us - back_us, used_rem - back_rem
+        if used_rem < 0:
+            used_us -= 1
+            used_rem += limit.quota
+        self.store(limit, now_us, t_us, used_us, used_rem)
+        return -(-(back_us * limit.quota + back_rem) // limit.period_us)
+
+    def debit(self, now_us: int, cost: int) -> None:
+        """Charge without asking, into debt if need be, but not beyond twice the capacity."""
+        limit = self.limit
+        t_us, used_us, used_rem = self.advance(limit, now_us)
+        cost_us, cost_rem = drain_time(limit, cost)
+        after_us, after_rem = used_us + cost_us, used_rem + cost_rem
+        if after_rem >= limit.quota:
+            after_us += 1
+            after_rem -= limit.quota
+        most = max(drain_time(limit, 2 * limit.capacity), (used_us, used_rem))
+        self.store(limit, now_us, t_us, *min((after_us, after_rem), most))
+
+    def advance(self, limit: Limit, now_us: int) -> tuple[int, int, int]:
+        """Return the state's time and what is in use at it, as drain time under `limit`.
+
+        Changes the state only when the clock has stepped back or the quota has changed: from then
+        on it drains at the new rate, so that has to be written down also by a refusal or a peek.
+        """
+        t_us = now_us + self.offset_us
+        if t_us < self.newest_us:
+            self.offset_us += self.newest_us - t_us
+            t_us = self.newest_us
+        used_us, used_rem = self.arrival_us - t_us, self.arrival_rem
+        if used_us <= 0 and (used_us < 0 or not used_rem):
+            return now_us, 0, 0
+        written = self.limit
+        if written is not limit and written.quota != limit.quota:
+            # (used_us + used_rem / old) * old / new, in steps that each stay below 2**53.
+            whole, part = divmod(used_us, limit.quota)
+            carry, used_rem = divmod(part * written.quota + used_rem, limit.quota)
+            used_us = min(whole * written.quota + carry, _FAR_US)
+            self.store(limit, now_us, t_us, used_us, used_rem)
+        return t_us, used_us, used_rem
+
+    def store(self, limit: Limit, now_us: int, t_us: int, used_us: int, used_rem: int) -> None:
+        """Keep what is in use at `t_us`."""
+        self.limit = limit
+        self.arrival_us = t_us + used_us
+        self.arrival_rem = used_rem
+        self.newest_us = t_us
+        self.offset_us = t_us - now_us
+
+
+def drain_time(limit: Limit, units: int) -> tuple[int, int]:
+    """Return the time in which `units` drain: microseconds, and a remainder in 1/quota of one."""
+    carry, rem = divmod(units * limit.interval_rem, limit.quota)
+    return units * limit.interval_us + carry, rem
+
+
+def units_left(limit: Limit, used_us: int, used_rem: int) -> int:
+    """Return how many whole units still fit beside what is in use."""
+    return max(limit.capacity + -(used_us * limit.quota + used_rem) // limit.period_us, 0)

@@ -1,0 +1,52 @@
+"""Where the time of an in-process limiter comes from. Knows nothing of limits.
+
+Whoever asks cuts the nanoseconds to whole microseconds. With a shared store, time comes from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Tell the time, and wait."""
+
+    def time_ns(self) -> int:
+        """Return nanoseconds since 1970. May step back: every algorithm bears that."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds that never step back, for time-outs."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Block the calling thread."""
+        ...
+
+    async def sleep_async(self, seconds: float) -> None:
+        """Suspend the calling task."""
+        ...
+
+
+class SystemClock:
+    """The machine's wall clock, because windows are aligned to UTC and calendars to dates."""
+
+    __slots__ = ()
+
+    # The function itself: a method around it would cost as much again, at every decision.
+    time_ns: Callable[[], int] = staticmethod(time.time_ns)
+
+    def monotonic(self) -> float:
+        """Return seconds that never step back."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Block the calling thread."""
+        time.sleep(seconds)
+
+    async def sleep_async(self, seconds: float) -> None:
+        """Suspend the calling task."""
+        await asyncio.sleep(seconds)

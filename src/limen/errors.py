@@ -1,0 +1,61 @@
+"""Every error limen raises, in one tree. Knows nothing of the rest of limen.
+
+    LimenError
+    ├── InvalidLimit        (ValueError)  a limit that cannot be understood or held
+    ├── InvalidInput        (ValueError)  a key, cost or other argument of a call
+    ├── ConfigurationError                how a limiter or a decorator was put together
+    ├── StoreError                        the store cannot be reached or used
+    └── RateLimitExceeded                 refused, for those who asked for an exception
+
+A refusal is a value (`Decision.allowed`). It becomes `RateLimitExceeded` only where the caller
+asked to be stopped: in `acquire`, under `@limiter.limit`, and in `with limiter.slot(...)`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from limen.model import Decision
+
+
+class LimenError(Exception):
+    """The root: `except LimenError` catches whatever limen raises."""
+
+
+class InvalidLimit(LimenError, ValueError):
+    """Say that a limit is not understood, or that it asks for something that cannot be kept."""
+
+
+class InvalidInput(LimenError, ValueError):
+    """Say that an argument of a call is not what was expected. Nothing was changed."""
+
+
+class ConfigurationError(LimenError):
+    """Say that a limiter, a store address or a decorator was put together wrongly."""
+
+
+class StoreError(LimenError):
+    """Say that the store cannot be reached or used."""
+
+
+class RateLimitExceeded(LimenError):
+    """Stop a caller who is over the limit. `decision` tells which limit, and when to come back."""
+
+    def __init__(self, decision: Decision) -> None:
+        # The key stays out of the message: it may be somebody's API key, and messages get logged.
+        retry_after = decision.retry_after
+        when = "never fits" if retry_after is None else f"retry in {retry_after:.6g} s"
+        super().__init__(f"over the limit of {decision.limit}: {when}")
+        self.decision = decision
+
+    def __reduce__(self) -> tuple[type[RateLimitExceeded], tuple[Decision]]:
+        return (RateLimitExceeded, (self.decision,))
+
+
+def shown(value: object) -> str:
+    """Return a value as an error message shows it: one line, never long, never failing."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

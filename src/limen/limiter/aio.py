@@ -1,0 +1,256 @@
+"""`AsyncLimiter`: every verb of the library, for asyncio. The twin for threads is `sync`."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import ParamSpec, Self, TypeVar
+
+from limen.backends import AsyncBackend, Release, Renew, Reset
+from limen.backends.memory import AsyncMemoryBackend
+from limen.clock import Clock
+from limen.errors import ConfigurationError, RateLimitExceeded
+from limen.limiter import plan
+from limen.limiter.decorate import KeyFunction, key_function
+from limen.limiter.line import Lines, Patience, as_refusal
+from limen.limiter.settings import Observer, open_memory, validate
+from limen.limiter.slot import log_lost, renewal_interval
+from limen.model import Check, Concurrency, Decision, Limit, OnError, Receipt
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AsyncLimiter:
+    """Decides whether requests may pass. Safe to share between tasks.
+
+    ```python
+    limiter = AsyncLimiter()
+    decision = await limiter.check("user:42", "100/minute")
+    ```
+
+    The verbs are those of `Limiter`, and mean the same.
+    """
+
+    def __init__(
+        self,
+        store: str = "memory://",
+        *,
+        namespace: str = "limen",
+        on_error: OnError = "local",
+        instances: int = 1,
+        deadline: float = 0.05,
+        observers: Iterable[Observer] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        settings = validate(store, namespace, on_error, instances, deadline, observers, clock)
+        self._backend: AsyncBackend = AsyncMemoryBackend(open_memory(settings))
+        self._clock = settings.clock
+        self._observers = settings.observers
+        self._limits = plan.Limits()
+        self._lines: Lines[asyncio.Future[None]] = Lines()
+
+    async def check(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
+        """Decide one request of `key`, and charge it when it is allowed. Never waits its turn.
+
+        Raises `InvalidInput` or `InvalidLimit` for arguments that make no sense, and charges
+        nothing then.
+        """
+        return await self._decide(self._limits.checks(limits, key, cost))
+
+    async def decide(self, *checks: Check) -> Decision:
+        """Decide several checks together, each with its own key and cost: all or nothing."""
+        return await self._decide(plan.validated(checks))
+
+    async def _decide(self, checks: tuple[Check, ...]) -> Decision:
+        decision = plan.combine(checks, await self._backend.run(checks, True))
+        if self._observers:
+            plan.notify(self._observers, decision)
+        return decision
+
+    async def peek(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
+        """Say what `check` would say, and charge nothing. `remaining` is before charging."""
+        checks = self._limits.checks(limits, key, cost)
+        return plan.combine(checks, await self._backend.run(checks, False))
+
+    async def refund(self, decision: Decision | Receipt) -> bool:
+        """Give back what a decision charged and is still counted; return whether there was any.
+
+        Once: a second refund, or the refund of a refusal, changes nothing.
+        """
+        return await self.settle(decision, 0)
+
+    async def settle(self, decision: Decision | Receipt, actual_cost: int) -> bool:
+        """Correct the cost of an allowed decision, once; return whether anything changed.
+
+        Less is given back. More is charged now, into debt if need be, but never beyond twice what
+        the limit holds.
+        """
+        correct = plan.correct(decision, actual_cost)
+        return correct is not None and await self._backend.change(correct)
+
+    async def reset(self, key: str | bytes, *limits: Limit | str) -> None:
+        """Forget all that was counted for `key` under these limits."""
+        await self._backend.change(Reset(self._limits.checks(limits, key, 1)))
+
+    async def acquire(
+        self,
+        key: str | bytes,
+        *limits: Limit | str,
+        cost: int = 1,
+        timeout: float | None = None,  # noqa: ASYNC109  # it also refuses early, unlike a cancellation
+    ) -> Decision:
+        """Wait until the request is allowed, and sit out the delay of a leaky bucket.
+
+        Callers of one key are served in the order they came, and wait for no other key. Raises
+        `RateLimitExceeded` as soon as it is clear that `timeout` seconds will not do, or that no
+        wait would.
+        """
+        checks = self._limits.checks(limits, key, cost)
+        patience = Patience(self._clock.monotonic(), timeout)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        line = checks[0].key
+        if self._lines.join(line, turn):
+            turn.set_result(None)
+        try:
+            await asyncio.wait([turn], timeout=patience.left(self._clock.monotonic()))
+            if not turn.done():
+                raise RateLimitExceeded(as_refusal(await self.peek(key, *limits, cost=cost)))
+            while True:
+                decision = await self._decide(checks)
+                pause = patience.pause(decision, self._clock.monotonic())
+                if pause is None:
+                    await self.refund(decision)
+                    raise RateLimitExceeded(as_refusal(decision))
+                if pause:
+                    await self._clock.sleep_async(pause)
+                if decision.allowed:
+                    return decision
+        finally:
+            following = self._lines.leave(line, turn)
+            if following is not None:
+                following.set_result(None)
+
+    def slot(self, key: str | bytes, concurrency: Concurrency, *limits: Limit | str) -> AsyncSlot:
+        """Return a slot of `key` to hold, under `limits` too; by `async with` it is held in there.
+
+        Raises `RateLimitExceeded` on entering when there is none free.
+        """
+        beside = self._limits.checks(limits, key, 1) if limits else ()
+        checks = (plan.slot_check(concurrency, key), *beside)
+        return AsyncSlot(self._backend, self._clock, checks, self._observers)
+
+    def limit(
+        self, *limits: Limit | str, key: str | KeyFunction | None = None, cost: int = 1
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
+        """Decorate an async function so that a call over the limit raises `RateLimitExceeded`.
+
+        `key` is the name of an argument, whose values are counted apart; or a function of the
+        arguments; or None, which counts all calls together. A leaky bucket delays the call.
+        """
+        self._limits.checks(limits, "any", cost)
+
+        def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+            if not inspect.iscoroutinefunction(function):
+                raise ConfigurationError(
+                    f"{function.__qualname__} is not async; use Limiter for it, or make it async"
+                )
+            key_of = key_function(function, key)
+
+            @functools.wraps(function)
+            async def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+                decision = await self.check(key_of(*args, **kwargs), *limits, cost=cost)
+                if not decision.allowed:
+                    raise RateLimitExceeded(decision)
+                if decision.delay:
+                    await self._clock.sleep_async(decision.delay)
+                return await function(*args, **kwargs)
+
+            return guarded
+
+        return decorate
+
+    async def ping(self) -> None:
+        """Connect to the store, or raise `StoreError`. Memory is always there."""
+
+    async def aclose(self) -> None:
+        """Let go of the store. A store in this process needs no closing."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+class AsyncSlot:
+    """A slot to hold. By `async with` it is acquired, renewed while held, and released."""
+
+    def __init__(
+        self,
+        backend: AsyncBackend,
+        clock: Clock,
+        checks: tuple[Check, ...],
+        observers: tuple[Observer, ...],
+    ) -> None:
+        self.id: str = secrets.token_hex(8)
+        """Who holds it; nobody else's slot can be renewed or released by it."""
+        self.decision: Decision | None = None
+        """The answer to the last `acquire`."""
+        self._backend = backend
+        self._clock = clock
+        self._checks = checks
+        self._observers = observers
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def acquire(self) -> Decision:
+        """Take the slot if there is one, and charge the limits beside it. Never waits its turn."""
+        readings = await self._backend.run(self._checks, True, self.id)
+        self.decision = plan.combine(self._checks, readings)
+        plan.notify(self._observers, self.decision)
+        return self.decision
+
+    async def renew(self) -> bool:
+        """Lengthen the lease to a full one; False when it had ended."""
+        return await self._backend.change(Renew(self._checks[0], self.id))
+
+    async def release(self) -> bool:
+        """Free the slot; False when the lease had ended."""
+        return await self._backend.change(Release(self._checks[0], self.id))
+
+    async def __aenter__(self) -> Self:
+        decision = await self.acquire()
+        if not decision.allowed:
+            raise RateLimitExceeded(decision)
+        self._renewing = asyncio.create_task(self._renew_while_held())
+        if decision.delay:
+            await self._clock.sleep_async(decision.delay)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+            self._renewing = None
+        await self.release()
+
+    async def _renew_while_held(self) -> None:
+        interval = renewal_interval(self._checks[0])
+        while True:
+            await asyncio.sleep(interval)
+            if not await self.renew():
+                log_lost(self._checks[0], self.id)
+                return

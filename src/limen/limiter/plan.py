@@ -1,0 +1,180 @@
+"""What both limiters do before and after the store is asked. Pure: no I/O, no clock.
+
+Arguments become checks; readings become one decision.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from random import getrandbits
+
+from limen.backends import Correct
+from limen.errors import InvalidInput, shown
+from limen.limiter.settings import Observer
+from limen.model import (
+    MAX_COST,
+    NEVER_US,
+    Check,
+    Concurrency,
+    Decision,
+    Limit,
+    Reading,
+    Receipt,
+    Source,
+    valid_cost,
+    valid_key,
+)
+
+_MAX_KNOWN = 1_024
+_FOR_SLOTS = "{0!r} is for limiter.slot, which gives the slot back at the end"
+_logger = logging.getLogger("limen")
+
+
+class Limits:
+    """Turns the arguments of a call into checks.
+
+    Remembers which limits a text stands for, since reading it takes longer than a decision.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Limit | str, ...], tuple[Limit, ...]] = {}
+        self.alone: dict[str, Limit] = {}
+        """Texts that stand for a single limit, and were seen before."""
+
+    def checks(
+        self, limits: tuple[Limit | str, ...], key: str | bytes, cost: int
+    ) -> tuple[Check, ...]:
+        """Put each limit on the same key, at the same cost."""
+        try:
+            found = self._known[limits]
+        except (KeyError, TypeError):
+            found = self._read(limits)
+        text = key if type(key) is str and key else valid_key(key)
+        if type(cost) is not int or not 0 <= cost <= MAX_COST:
+            valid_cost(cost)
+        if len(found) == 1:
+            return (Check(found[0], text, cost),)
+        return tuple([Check(limit, text, cost) for limit in found])
+
+    def _read(self, limits: tuple[Limit | str, ...]) -> tuple[Limit, ...]:
+        """Return the limits that the arguments of a call name: at least one, and none twice."""
+        if not limits:
+            raise InvalidInput("expected at least one limit, such as '100/minute'")
+        found: list[Limit] = []
+        for limit in limits:
+            if isinstance(limit, Limit):
+                found.append(limit)
+            elif isinstance(limit, str):
+                found.extend(Limit.parse_all(limit))
+            elif isinstance(limit, Concurrency):
+                raise InvalidInput(_FOR_SLOTS.format(limit))
+            else:
+                raise InvalidInput(f"a limit must be a Limit or text, got {shown(limit)}")
+        distinct([Check(limit, "any") for limit in found])
+        if all(type(limit) is str for limit in limits):
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+                self.alone.clear()
+            self._known[limits] = tuple(found)
+            if len(found) == 1:
+                self.alone[str(limits[0])] = found[0]
+        return tuple(found)
+
+
+def validated(checks: Sequence[Check]) -> tuple[Check, ...]:
+    """Return checks that `decide` can decide: some, no slot, and no place twice."""
+    if not checks:
+        raise InvalidInput("expected at least one Check")
+    for check in checks:
+        if not isinstance(check, Check):
+            raise InvalidInput(f"expected a Check, got {shown(check)}")
+        if isinstance(check.limit, Concurrency):
+            raise InvalidInput(_FOR_SLOTS.format(check.limit))
+    found = tuple([check.validated() for check in checks])
+    distinct(found)
+    return found
+
+
+def distinct(checks: Sequence[Check]) -> None:
+    """Refuse checks that would count in the same place twice."""
+    places: dict[tuple[str, str], Check] = {}
+    for check in checks:
+        other = places.setdefault((check.limit.identity, check.key), check)
+        if other is not check:
+            raise InvalidInput(
+                f"{other.limit} and {check.limit} on the same key would share one state; "
+                "give one of them a name, or drop it"
+            )
+
+
+def slot_check(concurrency: Concurrency, key: str | bytes) -> Check:
+    """Put a slot on a key."""
+    if not isinstance(concurrency, Concurrency):
+        raise InvalidInput(
+            f"expected a Concurrency such as Concurrency(10, lease=30), got {shown(concurrency)}"
+        )
+    return Check(concurrency, valid_key(key))
+
+
+def correct(decision: Decision | Receipt, actual_cost: int) -> Correct | None:
+    """Return what corrects a decision; None when it charged nothing."""
+    valid_cost(actual_cost, "actual_cost")
+    if not isinstance(decision, Decision | Receipt):
+        raise InvalidInput(f"expected a Decision or its receipt, got {shown(decision)}")
+    receipt = decision.receipt if isinstance(decision, Decision) else decision
+    return None if receipt is None else Correct(receipt, actual_cost)
+
+
+def combine(
+    checks: Sequence[Check], readings: Sequence[Reading], source: Source = "store"
+) -> Decision:
+    """Make one decision of the readings; with several, the binding check speaks for all."""
+    check = checks[0]
+    if len(checks) == 1 and check.enforce:
+        allowed, remaining, retry_us, reset_us, delay_us, stamp_us = readings[0]
+        id_ = getrandbits(63)
+        # Spelled out, because this is every decision with one limit, and `*` takes twice as long.
+        return Decision(
+            check, allowed, remaining, retry_us, reset_us, delay_us, stamp_us, source, id_
+        )
+    id_ = getrandbits(63)
+    parts = tuple(
+        Decision(check, *reading, source, id_)
+        for check, reading in zip(checks, readings, strict=True)
+    )
+    enforced = [part for part in parts if part.check.enforce]
+    refusing = [part for part in enforced if not part.allowed]
+    deciding = enforced or parts
+    binding = max(refusing, key=_wait) if refusing else min(deciding, key=_share_left)
+    return Decision(
+        check=binding.check,
+        allowed=not refusing,
+        remaining=binding.remaining,
+        retry_after_us=binding.retry_after_us if refusing else 0,
+        reset_after_us=binding.reset_after_us,
+        delay_us=0 if refusing else max((part.delay_us for part in enforced), default=0),
+        stamp_us=binding.stamp_us,
+        source=source,
+        id=id_,
+        several=parts,
+    )
+
+
+def notify(observers: tuple[Observer, ...], decision: Decision) -> None:
+    """Tell the observers of a decision. One that fails is logged, and harms nobody."""
+    for observer in observers:
+        try:
+            observer(decision)
+        except Exception:
+            _logger.exception("observer %r failed", observer)
+
+
+def _wait(part: Decision) -> float:
+    return math.inf if part.retry_after_us == NEVER_US else part.retry_after_us
+
+
+def _share_left(part: Decision) -> Fraction:
+    return Fraction(part.remaining, part.limit.quota)

@@ -1,0 +1,105 @@
+"""The settings of a limiter, validated, and the store its address names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import get_args
+from urllib.parse import parse_qs, urlsplit
+
+from msgspec import Struct
+
+from limen.backends.memory import MemoryBackend
+from limen.clock import Clock, SystemClock
+from limen.errors import ConfigurationError, shown
+from limen.keys import MAX_NAMESPACE
+from limen.model import Decision, OnError
+
+Observer = Callable[[Decision], object]
+_NAMESPACE = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAMESPACE}}}")
+_DEFAULT_MAX_KEYS = 1_000_000
+_SHARED = ("redis", "rediss", "unix", "valkey", "valkeys")
+
+
+class Settings(Struct, frozen=True):
+    """What a limiter was made with."""
+
+    store: str
+    namespace: str
+    on_error: OnError
+    instances: int
+    deadline: float
+    observers: tuple[Observer, ...]
+    clock: Clock
+
+
+def validate(
+    store: str,
+    namespace: str,
+    on_error: OnError,
+    instances: int,
+    deadline: float,
+    observers: Iterable[Observer],
+    clock: Clock | None,
+) -> Settings:
+    """Return the settings, or raise `ConfigurationError` with what was expected."""
+    if not isinstance(store, str):
+        raise ConfigurationError(
+            f"store must be an address such as 'memory://', got {shown(store)}"
+        )
+    if not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace):
+        raise ConfigurationError(
+            f"namespace must be 1 to {MAX_NAMESPACE} letters, digits, '.', '_' or '-', "
+            f"got {shown(namespace)}"
+        )
+    if on_error not in get_args(OnError):
+        raise ConfigurationError(f"on_error must be local, open or closed, got {shown(on_error)}")
+    if type(instances) is not int or instances < 1:
+        raise ConfigurationError(f"instances must be a whole number from 1, got {shown(instances)}")
+    if (
+        isinstance(deadline, bool)
+        or not isinstance(deadline, int | float)
+        or not 0 < deadline < 3600
+    ):
+        raise ConfigurationError(f"deadline must be seconds above 0, got {shown(deadline)}")
+    observers = tuple(observers)
+    for observer in observers:
+        if not callable(observer):
+            raise ConfigurationError(f"an observer must be callable, got {shown(observer)}")
+    return Settings(
+        store, namespace, on_error, instances, deadline, observers, clock or SystemClock()
+    )
+
+
+def open_memory(settings: Settings) -> MemoryBackend:
+    """Return the store in this process that `memory://` or `memory://?max_keys=N` names."""
+    address = urlsplit(settings.store)
+    if address.scheme.split("+")[0] in _SHARED:
+        raise ConfigurationError(
+            f"a store at '{address.scheme}://' is not part of this version; use 'memory://'"
+        )
+    if address.scheme != "memory":
+        # Only the scheme is shown: the rest of an address may hold a password.
+        raise ConfigurationError(
+            f"unknown store '{address.scheme}://'; use 'memory://' or 'memory://?max_keys=100000'"
+        )
+    if address.netloc or address.path.strip("/") or address.fragment:
+        raise ConfigurationError(
+            "'memory://' takes no host or path; use 'memory://?max_keys=100000'"
+        )
+    return MemoryBackend(settings.clock, _max_keys(address.query))
+
+
+def _max_keys(query: str) -> int:
+    options = parse_qs(query, keep_blank_values=True)
+    unknown = set(options) - {"max_keys"}
+    if unknown:
+        raise ConfigurationError(
+            f"unknown option {shown(min(unknown))} of 'memory://'; there is: max_keys"
+        )
+    if not options:
+        return _DEFAULT_MAX_KEYS
+    text = options["max_keys"][-1]
+    if not text.isascii() or not text.isdigit() or len(text) > 12 or int(text) < 1:
+        raise ConfigurationError(f"max_keys must be a whole number from 1, got {shown(text)}")
+    return int(text)

@@ -1,0 +1,153 @@
+"""`Slot`: a place among those that may run at once, held by a lease. Its twin is in `aio`."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from limen.backends import Backend, Release, Renew
+from limen.clock import Clock
+from limen.errors import RateLimitExceeded
+from limen.limiter import plan
+from limen.limiter.settings import Observer
+from limen.model import Check, Concurrency, Decision
+
+_IDLE_S = 5.0
+_logger = logging.getLogger("limen")
+
+
+class Slot:
+    """A slot to hold. By `with` it is acquired, renewed while held, and released.
+
+    ```python
+    with limiter.slot("user:42", Concurrency(10, lease=30)):
+        ...
+    ```
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        keeper: Keeper,
+        clock: Clock,
+        checks: tuple[Check, ...],
+        observers: tuple[Observer, ...],
+    ) -> None:
+        self.id: str = secrets.token_hex(8)
+        """Who holds it; nobody else's slot can be renewed or released by it."""
+        self.decision: Decision | None = None
+        """The answer to the last `acquire`."""
+        self._backend = backend
+        self._keeper = keeper
+        self._clock = clock
+        self._checks = checks
+        self._observers = observers
+
+    def acquire(self) -> Decision:
+        """Take the slot if there is one, and charge the limits beside it. Never waits."""
+        readings = self._backend.run(self._checks, True, self.id)
+        self.decision = plan.combine(self._checks, readings)
+        plan.notify(self._observers, self.decision)
+        return self.decision
+
+    def renew(self) -> bool:
+        """Lengthen the lease to a full one; False when it had ended."""
+        return self._backend.change(Renew(self._checks[0], self.id))
+
+    def release(self) -> bool:
+        """Free the slot; False when the lease had ended."""
+        return self._backend.change(Release(self._checks[0], self.id))
+
+    def __enter__(self) -> Self:
+        decision = self.acquire()
+        if not decision.allowed:
+            raise RateLimitExceeded(decision)
+        self._keeper.keep(self._checks[0], self.id)
+        if decision.delay:
+            self._clock.sleep(decision.delay)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._keeper.drop(self.id)
+        self.release()
+
+
+class Keeper:
+    """Renews the slots that are held in this process, each three times a lease.
+
+    One thread for all of them, which begins with the first and ends when none was held for a while.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._changed = threading.Condition()
+        self._held: dict[str, tuple[Check, float]] = {}
+        self._thread: threading.Thread | None = None
+
+    def keep(self, check: Check, holder: str) -> None:
+        """Go on renewing until dropped."""
+        with self._changed:
+            self._held[holder] = (check, time.monotonic() + renewal_interval(check))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="limen-slots", daemon=True)
+                self._thread.start()
+            else:
+                self._changed.notify()
+
+    def drop(self, holder: str) -> None:
+        """Stop renewing."""
+        with self._changed:
+            self._held.pop(holder, None)
+
+    def close(self) -> None:
+        """Stop renewing anything; what is held ends with its lease."""
+        with self._changed:
+            self._held.clear()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while due := self._wait_for_due():
+            for holder, check in due:
+                if not self._backend.change(Renew(check, holder)):
+                    self.drop(holder)
+                    log_lost(check, holder)
+
+    def _wait_for_due(self) -> list[tuple[str, Check]]:
+        """Return the slots to renew now; none means that the thread ends."""
+        with self._changed:
+            idle_until = time.monotonic() + _IDLE_S
+            while True:
+                now = time.monotonic()
+                due = [(holder, check) for holder, (check, at) in self._held.items() if at <= now]
+                for holder, check in due:
+                    self._held[holder] = (check, now + renewal_interval(check))
+                if due:
+                    return due
+                if not self._held and now >= idle_until:
+                    self._thread = None
+                    return []
+                next_at = min((at for _, at in self._held.values()), default=idle_until)
+                self._changed.wait(next_at - now)
+
+
+def renewal_interval(check: Check) -> float:
+    """Return the seconds between two renewals: two may fail before the lease ends."""
+    limit = check.limit
+    assert isinstance(limit, Concurrency)
+    return limit.lease / 3
+
+
+def log_lost(check: Check, holder: str) -> None:
+    """Say that a slot ended while it was held: the process stood still for longer than that."""
+    _logger.warning(
+        "slot %s (%s) was lost: its lease ended before it was renewed", holder, check.limit
+    )

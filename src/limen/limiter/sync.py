@@ -1,0 +1,236 @@
+"""`Limiter`: every verb of the library, for threads. The asyncio twin is `limen.limiter.aio`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterable
+from random import getrandbits
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, cast
+
+from limen.backends import Backend, Reset
+from limen.clock import Clock
+from limen.errors import RateLimitExceeded
+from limen.limiter import plan
+from limen.limiter.decorate import KeyFunction, key_function
+from limen.limiter.line import Lines, Patience, as_refusal
+from limen.limiter.settings import Observer, open_memory, validate
+from limen.limiter.slot import Keeper, Slot
+from limen.model import MAX_COST, Check, Concurrency, Decision, Limit, OnError, Receipt
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Limiter:
+    """Decides whether requests may pass. Safe to share between threads.
+
+    ```python
+    limiter = Limiter()
+    decision = limiter.check("user:42", "100/minute")
+    if not decision.allowed:
+        print(f"come back in {decision.retry_after} s")
+    ```
+
+    Wherever limits are taken, each is a `Limit` or text such as `"100/minute"` or
+    `"10/second; 1000/hour"`; several are decided together, all or nothing.
+    """
+
+    def __init__(
+        self,
+        store: str = "memory://",
+        *,
+        namespace: str = "limen",
+        on_error: OnError = "local",
+        instances: int = 1,
+        deadline: float = 0.05,
+        observers: Iterable[Observer] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        settings = validate(store, namespace, on_error, instances, deadline, observers, clock)
+        self._backend: Backend = open_memory(settings)
+        self._clock = settings.clock
+        self._observers = settings.observers
+        self._limits = plan.Limits()
+        self._lines: Lines[threading.Lock] = Lines()
+        self._lines_lock = threading.Lock()
+        self._keeper = Keeper(self._backend)
+
+    def check(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
+        """Decide one request of `key`, and charge it when it is allowed. Never waits.
+
+        Raises `InvalidInput` or `InvalidLimit` for arguments that make no sense, and charges
+        nothing then.
+        """
+        limit: object = limits[0] if len(limits) == 1 else None
+        if type(limit) is str:
+            limit = self._limits.alone.get(limit)
+        if (
+            type(limit) is not Limit
+            or type(key) is not str
+            or not key
+            or type(cost) is not int
+            or not 0 <= cost <= MAX_COST
+        ):
+            return self._decide(self._limits.checks(limits, key, cost))
+        # Nearly every call comes this way: one limit, seen before, on a proper key. Nothing is
+        # left to plan or to combine, and each function not called is a twentieth of the time.
+        check = Check(limit, key, cost)
+        ((allowed, remaining, retry_us, reset_us, delay_us, stamp_us),) = self._backend.run(
+            (check,), True
+        )
+        decision = Decision(
+            check,
+            allowed,
+            remaining,
+            retry_us,
+            reset_us,
+            delay_us,
+            stamp_us,
+            "store",
+            getrandbits(63),
+        )
+        if self._observers:
+            plan.notify(self._observers, decision)
+        return decision
+
+    def decide(self, *checks: Check) -> Decision:
+        """Decide several checks together, each with its own key and cost: all or nothing."""
+        return self._decide(plan.validated(checks))
+
+    def _decide(self, checks: tuple[Check, ...]) -> Decision:
+        decision = plan.combine(checks, self._backend.run(checks, True))
+        if self._observers:
+            plan.notify(self._observers, decision)
+        return decision
+
+    def peek(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
+        """Say what `check` would say, and charge nothing. `remaining` is before charging."""
+        checks = self._limits.checks(limits, key, cost)
+        return plan.combine(checks, self._backend.run(checks, False))
+
+    def refund(self, decision: Decision | Receipt) -> bool:
+        """Give back what a decision charged and is still counted; return whether there was any.
+
+        Once: a second refund, or the refund of a refusal, changes nothing.
+        """
+        return self.settle(decision, 0)
+
+    def settle(self, decision: Decision | Receipt, actual_cost: int) -> bool:
+        """Correct the cost of an allowed decision, once; return whether anything changed.
+
+        Less is given back. More is charged now, into debt if need be, but never beyond twice what
+        the limit holds.
+        """
+        correct = plan.correct(decision, actual_cost)
+        return correct is not None and self._backend.change(correct)
+
+    def reset(self, key: str | bytes, *limits: Limit | str) -> None:
+        """Forget all that was counted for `key` under these limits."""
+        self._backend.change(Reset(self._limits.checks(limits, key, 1)))
+
+    def acquire(
+        self, key: str | bytes, *limits: Limit | str, cost: int = 1, timeout: float | None = None
+    ) -> Decision:
+        """Wait until the request is allowed, and sit out the delay of a leaky bucket.
+
+        Callers of one key are served in the order they came, and wait for no other key. Raises
+        `RateLimitExceeded` as soon as it is clear that `timeout` seconds will not do, or that no
+        wait would.
+        """
+        checks = self._limits.checks(limits, key, cost)
+        patience = Patience(self._clock.monotonic(), timeout)
+        turn = threading.Lock()
+        turn.acquire()
+        line = checks[0].key
+        with self._lines_lock:
+            first = self._lines.join(line, turn)
+        try:
+            left = patience.left(self._clock.monotonic())
+            if not first and not turn.acquire(timeout=-1 if left is None else left):
+                raise RateLimitExceeded(as_refusal(self.peek(key, *limits, cost=cost)))
+            while True:
+                decision = self._decide(checks)
+                pause = patience.pause(decision, self._clock.monotonic())
+                if pause is None:
+                    self.refund(decision)
+                    raise RateLimitExceeded(as_refusal(decision))
+                if pause:
+                    self._clock.sleep(pause)
+                if decision.allowed:
+                    return decision
+        finally:
+            with self._lines_lock:
+                following = self._lines.leave(line, turn)
+            if following is not None:
+                following.release()
+
+    def slot(self, key: str | bytes, concurrency: Concurrency, *limits: Limit | str) -> Slot:
+        """Return a slot of `key` to hold, under `limits` too; used by `with`, it is held in there.
+
+        Raises `RateLimitExceeded` on entering when there is none free.
+        """
+        beside = self._limits.checks(limits, key, 1) if limits else ()
+        checks = (plan.slot_check(concurrency, key), *beside)
+        return Slot(self._backend, self._keeper, self._clock, checks, self._observers)
+
+    def limit(
+        self, *limits: Limit | str, key: str | KeyFunction | None = None, cost: int = 1
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Decorate a function so that a call over the limit raises `RateLimitExceeded`.
+
+        `key` is the name of an argument, whose values are counted apart; or a function of the
+        arguments; or None, which counts all calls together. A leaky bucket delays the call.
+        """
+        self._limits.checks(limits, "any", cost)
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            key_of = key_function(function, key)
+
+            def admit(*args: Any, **kwargs: Any) -> float:
+                decision = self.check(key_of(*args, **kwargs), *limits, cost=cost)
+                if not decision.allowed:
+                    raise RateLimitExceeded(decision)
+                return decision.delay
+
+            if inspect.iscoroutinefunction(function):
+
+                @functools.wraps(function)
+                async def guarded_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+                    delay = admit(*args, **kwargs)
+                    if delay:
+                        await self._clock.sleep_async(delay)
+                    return await function(*args, **kwargs)
+
+                return cast("Callable[P, R]", guarded_async)
+
+            @functools.wraps(function)
+            def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+                delay = admit(*args, **kwargs)
+                if delay:
+                    self._clock.sleep(delay)
+                return function(*args, **kwargs)
+
+            return guarded
+
+        return decorate
+
+    def ping(self) -> None:
+        """Connect to the store, or raise `StoreError`. Memory is always there."""
+
+    def close(self) -> None:
+        """Let go of the store, and stop renewing slots."""
+        self._keeper.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

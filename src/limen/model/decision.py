@@ -1,0 +1,161 @@
+"""`Check`, `Decision` and `Receipt`: what is asked, what is answered, what can be given back."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from msgspec import Struct, structs
+
+from limen.errors import InvalidInput, shown
+from limen.model.limit import Concurrency, Limit
+
+OnError = Literal["local", "open", "closed"]
+Source = Literal["store", "local", "open", "closed"]
+
+Reading = tuple[bool, int, int, int, int, int]
+"""What an algorithm says of one check, in whole numbers so that Lua can say the same:
+
+allowed, remaining, retry_after_us, reset_after_us, delay_us, stamp_us.
+
+`retry_after_us` is 0 when allowed and `NEVER_US` when no wait would help. `stamp_us` is where the
+charge lies on the state's own timeline, so that a refund finds it again; `UNCHARGED` without one.
+"""
+
+NEVER_US = -1
+UNCHARGED = -1
+MAX_COST = 10**9
+
+
+class Check(Struct, frozen=True, gc=False):
+    """One limit on one key, as `Limiter.decide` takes it."""
+
+    limit: Limit | Concurrency
+    key: str
+    """Who is counted: `"user:42"`."""
+    cost: int = 1
+    """How many units are asked for. 0 is always allowed and only reports."""
+    subject: str | None = None
+    """What must live on one node of a cluster together; None is the key itself."""
+    enforce: bool = True
+    """False is a shadow: it counts and reports, and never refuses."""
+    on_error: OnError | None = None
+    """What happens when the store fails; None is the limiter's own setting."""
+
+    def validated(self) -> Check:
+        """Return the check with its key as text, or raise `InvalidInput`."""
+        if not isinstance(self.limit, Limit | Concurrency):
+            raise InvalidInput(f"limit must be a Limit or a Concurrency, got {shown(self.limit)}")
+        if self.subject is not None and (not isinstance(self.subject, str) or not self.subject):
+            raise InvalidInput(f"subject must be non-empty text, got {shown(self.subject)}")
+        if self.on_error is not None and self.on_error not in get_args(OnError):
+            expected = ", ".join(get_args(OnError))
+            raise InvalidInput(f"on_error must be {expected} or None, got {shown(self.on_error)}")
+        valid_cost(self.cost)
+        return structs.replace(self, key=valid_key(self.key))
+
+
+class Receipt(Struct, frozen=True):
+    """What `refund` and `settle` need to find a charge again. Good for one correction."""
+
+    id: str
+    charges: tuple[tuple[Check, int], ...]
+    """Each check that was charged, with the `stamp_us` of its charge."""
+
+
+class Decision(Struct, frozen=True, gc=False):
+    """The answer to one or several checks. True in a condition when allowed.
+
+    With several checks, `limit`, `key`, `remaining`, `retry_after` and `reset_after` are those of
+    the binding one: of the refusing ones the longest to wait for, else the one nearest its limit.
+    """
+
+    check: Check
+    """The binding check."""
+    allowed: bool
+    remaining: int
+    """How many units are left after this decision; before it, for `peek`. Never negative."""
+    retry_after_us: int
+    reset_after_us: int
+    delay_us: int
+    stamp_us: int
+    source: Source
+    id: int
+    several: tuple[Decision, ...] = ()
+
+    @property
+    def limit(self) -> Limit | Concurrency:
+        """The limit that binds. Its `str` is what to show: `100/minute`."""
+        return self.check.limit
+
+    @property
+    def key(self) -> str:
+        """Who was counted: `"user:42"`."""
+        return self.check.key
+
+    @property
+    def cost(self) -> int:
+        """How many units were asked for."""
+        return self.check.cost
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds until the same request would pass, if nobody else comes; None is never."""
+        return None if self.retry_after_us == NEVER_US else self.retry_after_us / 1e6
+
+    @property
+    def reset_after(self) -> float:
+        """Seconds until nothing is counted any more, if nobody else comes."""
+        return self.reset_after_us / 1e6
+
+    @property
+    def delay(self) -> float:
+        """Seconds to wait before going on, from a leaky bucket; else 0.0."""
+        return self.delay_us / 1e6
+
+    @property
+    def degraded(self) -> bool:
+        """Whether somebody else than the store decided; `source` says who."""
+        return self.source != "store"
+
+    @property
+    def parts(self) -> tuple[Decision, ...]:
+        """The decision of each check, in the order they were given."""
+        return self.several or (self,)
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What can be refunded or settled; None when nothing was charged."""
+        charges = tuple(
+            (part.check, part.stamp_us) for part in self.parts if part.stamp_us != UNCHARGED
+        )
+        return Receipt(f"{self.id:016x}", charges) if charges else None
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+    def __repr__(self) -> str:
+        # Without the key: it may be somebody's API key.
+        verdict = "allowed" if self.allowed else "refused"
+        retry = "" if self.allowed else f", retry_after={self.retry_after}"
+        delay = f", delay={self.delay}" if self.delay_us else ""
+        return (
+            f"<Decision {verdict}: {self.limit}, remaining={self.remaining}{retry}"
+            f", reset_after={self.reset_after}{delay}, source={self.source}>"
+        )
+
+
+def valid_key(key: object) -> str:
+    """Return a key as text, or raise `InvalidInput`."""
+    if isinstance(key, bytes) and key:
+        # One text for each byte string, also where it is not UTF-8.
+        return key.decode("utf-8", "surrogateescape")
+    if isinstance(key, str) and key:
+        return str(key)
+    raise InvalidInput(f"key must be non-empty text or bytes, got {shown(key)}")
+
+
+def valid_cost(cost: object, name: str = "cost") -> int:
+    """Return a cost, or raise `InvalidInput`."""
+    if type(cost) is int and 0 <= cost <= MAX_COST:
+        return cost
+    raise InvalidInput(f"{name} must be a whole number from 0 to {MAX_COST:,}, got {shown(cost)}")

@@ -1,0 +1,27 @@
+"""User text as part of a key: injective, printable, and never longer than asked for."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from urllib.parse import quote
+
+_SAFE = "!$'()*+,-./:;=@_~ "
+DIGEST_MARK = "#"
+DIGEST_LENGTH = 41
+
+
+def escaped(text: str, most: int) -> str:
+    """Return `text` with all but harmless characters escaped, or its digest when that is too long.
+
+    `most` is at least `DIGEST_LENGTH`. Neither `{`, `}`, `|`, `#` nor `%` survives as itself.
+    """
+    if len(text) <= most:
+        plain = quote(text, safe=_SAFE, errors="surrogatepass")
+        if len(plain) <= most:
+            return plain
+    return digest(text)
+
+
+def digest(text: str) -> str:
+    """Return a stand-in that no escaped text can equal, because escaped text has no `#`."""
+    return DIGEST_MARK + blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()

@@ -1,0 +1,219 @@
+"""The store in this process: exact under threads and tasks, bounded, and forgetful in time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from limen import AsyncLimiter, Check, Concurrency, Limit, Limiter
+from limen.backends.memory import MemoryBackend
+from limen.testing import ManualClock
+
+ALGORITHMS = [
+    "fixed_window",
+    "sliding_counter",
+    "rolling_window",
+    "packed_window",
+    "token_bucket",
+    "leaky_bucket",
+]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_000_000)
+
+
+@pytest.fixture
+def frequent_switches() -> Iterator[None]:
+    """Let threads interrupt each other at every chance, or a missing lock stays unseen."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def states(limiter: Limiter) -> int:
+    backend = limiter._backend
+    assert isinstance(backend, MemoryBackend)
+    return len(backend)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.usefixtures("frequent_switches")
+def test_eight_threads_on_one_key_admit_exactly_the_limit(algorithm: str) -> None:
+    limiter = Limiter()
+    # A day, so that nothing refills or rolls over while the test runs.
+    limit = Limit(1_000, 86_400, algorithm=algorithm)
+    admitted = []
+    start = threading.Barrier(8)
+
+    def worker() -> None:
+        start.wait()
+        admitted.append(sum(limiter.check("k", limit).allowed for _ in range(400)))
+
+    threads = [threading.Thread(target=worker) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(admitted) == 1_000
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_thousand_tasks_on_one_key_admit_exactly_the_limit(algorithm: str) -> None:
+    async def run() -> int:
+        limiter = AsyncLimiter()
+        limit = Limit(700, 86_400, algorithm=algorithm)
+        decisions = await asyncio.gather(*(limiter.check("k", limit) for _ in range(1_000)))
+        return sum(decision.allowed for decision in decisions)
+
+    assert asyncio.run(run()) == 700
+
+
+@pytest.mark.usefixtures("frequent_switches")
+def test_all_or_nothing_holds_under_threads() -> None:
+    limiter = Limiter()
+    limits = (
+        Limit(300, 86_400),
+        Limit(500, 86_400, name="b"),
+        Limit(400, 3_600, algorithm="token_bucket"),
+    )
+    start = threading.Barrier(4)
+    admitted = []
+
+    def worker() -> None:
+        start.wait()
+        admitted.append(sum(limiter.check("k", *limits).allowed for _ in range(200)))
+
+    threads = [threading.Thread(target=worker) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(admitted) == 300
+    assert limiter.peek("k", limits[1]).remaining == 200
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_expired_states_are_forgotten_a_little_at_each_call(
+    clock: ManualClock, algorithm: str
+) -> None:
+    limiter = Limiter(clock=clock)
+    for number in range(1_000):
+        limiter.check(f"user:{number}", f"5/second {algorithm}")
+    assert states(limiter) == 1_000
+    clock.advance(10)
+    for _ in range(1_000 // 8 + 1):
+        limiter.check("other", "5/second")
+    assert states(limiter) == 1
+
+
+def test_a_state_in_use_is_not_forgotten(clock: ManualClock) -> None:
+    limiter = Limiter(clock=clock)
+    for _ in range(100):
+        assert limiter.check("busy", "100/10s").allowed
+        limiter.check(str(random.random()), "1/50ms")
+        clock.advance(0.09)
+    assert not limiter.check("busy", "100/10s", cost=2).allowed
+
+
+def test_peeks_and_refusals_leave_no_state_behind(clock: ManualClock) -> None:
+    limiter = Limiter(clock=clock)
+    limiter.peek("k", "5/second")
+    limiter.check("k", "5/second", cost=6)
+    limiter.check("k", "5/second", cost=0)
+    limiter.check("k", "5/second", "1/minute", cost=2)
+    assert states(limiter) == 0
+
+
+def test_max_keys_is_a_bound(clock: ManualClock) -> None:
+    limiter = Limiter("memory://?max_keys=100", clock=clock)
+    for number in range(1_000):
+        limiter.check(f"user:{number}", "5/minute")
+        assert states(limiter) <= 100
+        clock.advance(0.01)
+
+
+def test_expired_states_go_before_live_ones(clock: ManualClock) -> None:
+    limiter = Limiter("memory://?max_keys=100", clock=clock)
+    for number in range(50):
+        limiter.check(f"old:{number}", "5/second")
+    for number in range(50):
+        limiter.check(f"live:{number}", "5/hour")
+    clock.advance(10)
+    for number in range(50):
+        limiter.check(f"new:{number}", "5/hour")
+    assert all(limiter.peek(f"live:{number}", "5/hour").remaining == 4 for number in range(50))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_refused_key_outlives_a_flood_of_new_ones(clock: ManualClock, algorithm: str) -> None:
+    limiter = Limiter("memory://?max_keys=1000", clock=clock)
+    text = f"5/day {algorithm}"
+    for number in range(10):
+        limiter.check(f"attacker:{number}", text, cost=5)
+        clock.advance(0.2)
+    for number in range(20_000):
+        limiter.check(f"flood:{number}", text)
+        clock.advance(0.01)
+    assert not any(limiter.check(f"attacker:{number}", text).allowed for number in range(10))
+
+
+def test_slots_and_used_receipts_are_kept_and_forgotten_too(clock: ManualClock) -> None:
+    limiter = Limiter("memory://?max_keys=20", clock=clock)
+    slot = limiter.slot("k", Concurrency(1, lease=30))
+    assert slot.acquire().allowed
+    decision = limiter.check("k", "5/minute", cost=5)
+    assert limiter.refund(decision)
+    for number in range(200):
+        limiter.check(f"flood:{number}", "5/hour")
+    assert not limiter.slot("k", Concurrency(1, lease=30)).acquire().allowed
+    assert not limiter.refund(decision)
+    clock.advance(3_601)
+    for _ in range(20):
+        limiter.check("other", "5/second")
+    assert states(limiter) == 1
+
+
+def test_a_step_back_of_the_clock_keeps_what_was_counted(clock: ManualClock) -> None:
+    limiter = Limiter(clock=clock)
+    for algorithm in ALGORITHMS:
+        limiter.check("k", f"5/minute {algorithm}", cost=5)
+    clock.advance(-3_600)
+    for algorithm in ALGORITHMS:
+        refused = limiter.check("k", f"5/minute {algorithm}")
+        assert not refused.allowed
+        assert refused.retry_after is not None
+        assert refused.retry_after <= 120
+
+
+def test_a_decision_inside_a_decision_does_not_hang() -> None:
+    """A finalizer or a signal handler may ask while the same thread is inside."""
+
+    class Nosy(ManualClock):
+        nested = 0
+
+        def time_ns(self) -> int:
+            if self.nested < 3:
+                self.nested += 1
+                limiter.check("inner", "5/minute")
+            return super().time_ns()
+
+    limiter = Limiter(clock=Nosy())
+    assert limiter.check("outer", "5/minute").allowed
+
+
+def test_identical_limits_on_different_keys_are_decided_together() -> None:
+    limiter = Limiter()
+    limit = Limit.parse("2/minute")
+    for _ in range(2):
+        assert limiter.decide(Check(limit, "a"), Check(limit, "b")).allowed
+    assert limiter.check("c", limit).allowed
+    assert not limiter.decide(Check(limit, "c", 2), Check(limit, "d")).allowed
+    assert limiter.peek("d", limit).remaining == 2

@@ -1,0 +1,372 @@
+"""`acquire`, slots and decorators: what waits, what holds, what wraps."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from limen import (
+    AsyncLimiter,
+    Concurrency,
+    ConfigurationError,
+    Decision,
+    InvalidInput,
+    InvalidLimit,
+    Limit,
+    Limiter,
+    RateLimitExceeded,
+)
+from limen.testing import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_000_000)
+
+
+@pytest.fixture
+def limiter(clock: ManualClock) -> Iterator[Limiter]:
+    with Limiter(clock=clock) as limiter:
+        yield limiter
+
+
+class TestAcquire:
+    def test_waits_exactly_as_long_as_needed(self, limiter: Limiter, clock: ManualClock) -> None:
+        start = clock.monotonic()
+        for _ in range(5):
+            limiter.acquire("k", "2/second")
+        assert clock.monotonic() - start == 2.0
+
+    def test_sits_out_the_delay_of_a_leaky_bucket(
+        self, limiter: Limiter, clock: ManualClock
+    ) -> None:
+        start = clock.monotonic()
+        for _ in range(5):
+            limiter.acquire("k", "2/second leaky_bucket")
+        assert clock.monotonic() - start == 2.0
+
+    def test_gives_up_at_once_when_the_timeout_will_not_do(
+        self, limiter: Limiter, clock: ManualClock
+    ) -> None:
+        limiter.acquire("k", "1/minute")
+        start = clock.monotonic()
+        with pytest.raises(RateLimitExceeded, match="retry in 60 s") as caught:
+            limiter.acquire("k", "1/minute", timeout=59.9)
+        assert caught.value.decision.retry_after == 60.0
+        assert clock.monotonic() == start
+        assert limiter.acquire("k", "1/minute", timeout=60).allowed
+
+    def test_gives_up_at_once_on_what_never_fits(self, limiter: Limiter) -> None:
+        with pytest.raises(RateLimitExceeded, match="never fits"):
+            limiter.acquire("k", "1/minute", cost=2)
+
+    def test_a_delay_beyond_the_timeout_is_refused_and_given_back(self, limiter: Limiter) -> None:
+        limiter.acquire("k", "1/minute leaky_bucket burst 3")
+        with pytest.raises(RateLimitExceeded) as caught:
+            limiter.acquire("k", "1/minute leaky_bucket burst 3", timeout=10)
+        assert (caught.value.decision.allowed, caught.value.decision.retry_after) == (False, 60.0)
+        assert limiter.peek("k", "1/minute leaky_bucket burst 3").remaining == 2
+
+    def test_async_waits_too(self, clock: ManualClock) -> None:
+        async def run() -> float:
+            limiter, start = AsyncLimiter(clock=clock), clock.monotonic()
+            for _ in range(5):
+                await limiter.acquire("k", "2/second")
+            with pytest.raises(RateLimitExceeded):
+                await limiter.acquire("k", "2/second", cost=2, timeout=0.5)
+            return clock.monotonic() - start
+
+        assert asyncio.run(run()) == 2.0
+
+    def test_tasks_are_served_in_the_order_they_came(self) -> None:
+        async def run() -> list[int]:
+            limiter, served = AsyncLimiter(), list[int]()
+
+            async def worker(number: int) -> None:
+                await limiter.acquire("k", "1/5ms")
+                served.append(number)
+
+            await asyncio.gather(*(worker(number) for number in range(20)))
+            return served
+
+        assert asyncio.run(run()) == list(range(20))
+
+    def test_a_waiting_key_holds_up_no_other(self) -> None:
+        async def run() -> float:
+            limiter = AsyncLimiter()
+            await limiter.acquire("slow", "1/hour")
+            waiting = asyncio.create_task(limiter.acquire("slow", "1/hour"))
+            await asyncio.sleep(0)
+            start = time.monotonic()
+            await limiter.acquire("free", "1/hour")
+            elapsed = time.monotonic() - start
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            return elapsed
+
+        assert asyncio.run(run()) < 0.5
+
+    def test_a_cancelled_waiter_passes_its_turn_on(self) -> None:
+        async def run() -> Decision:
+            limiter = AsyncLimiter()
+            await limiter.acquire("k", "1/20ms")
+            first = asyncio.create_task(limiter.acquire("k", "1/20ms"))
+            second = asyncio.create_task(limiter.acquire("k", "1/20ms"))
+            third = asyncio.create_task(limiter.acquire("k", "1/20ms"))
+            await asyncio.sleep(0)
+            second.cancel()
+            first.cancel()
+            return await asyncio.wait_for(third, 5)
+
+        assert asyncio.run(run()).allowed
+
+    def test_a_waiter_whose_time_runs_out_in_line_is_refused(self) -> None:
+        async def run() -> None:
+            limiter = AsyncLimiter()
+            await limiter.acquire("k", "1/hour")
+            first = asyncio.create_task(limiter.acquire("k", "1/hour"))
+            await asyncio.sleep(0)
+            with pytest.raises(RateLimitExceeded):
+                await limiter.acquire("k", "1/hour", timeout=0.01)
+            first.cancel()
+
+        asyncio.run(run())
+
+    def test_threads_are_served_in_the_order_they_came(self) -> None:
+        limiter, served = Limiter(), list[int]()
+        limiter.acquire("k", "1/50ms")
+
+        def worker(number: int) -> None:
+            limiter.acquire("k", "1/50ms")
+            served.append(number)
+
+        threads = [threading.Thread(target=worker, args=(number,)) for number in range(4)]
+        for index, thread in enumerate(threads):
+            thread.start()
+            while len(limiter._lines._lines.get("k", ())) <= index and not served:
+                time.sleep(0.0005)
+        for thread in threads:
+            thread.join(10)
+        assert served == [0, 1, 2, 3]
+
+    def test_a_thread_whose_time_runs_out_in_line_is_refused(self) -> None:
+        limiter = Limiter()
+        limiter.acquire("k", "1/300ms")
+        first = threading.Thread(target=limiter.acquire, args=("k", "1/300ms"))
+        first.start()
+        while not limiter._lines._lines.get("k"):
+            time.sleep(0.001)
+        with pytest.raises(RateLimitExceeded):
+            limiter.acquire("k", "1/300ms", timeout=0.01)
+        first.join(10)
+        assert not limiter._lines._lines
+
+
+class TestSlots:
+    limit = Concurrency(2, lease=30)
+
+    def test_holds_a_slot_inside_with_and_frees_it_after(self, limiter: Limiter) -> None:
+        with limiter.slot("k", self.limit) as one, limiter.slot("k", self.limit) as two:
+            assert one.id != two.id
+            assert two.decision is not None
+            assert two.decision.remaining == 0
+            with (
+                pytest.raises(RateLimitExceeded, match="2 at once, lease 30 seconds"),
+                limiter.slot("k", self.limit),
+            ):
+                raise AssertionError("unreachable")
+        assert limiter.slot("k", self.limit).acquire().remaining == 1
+
+    def test_is_freed_also_when_the_body_fails(self, limiter: Limiter) -> None:
+        with pytest.raises(ZeroDivisionError), limiter.slot("k", Concurrency(1, lease=30)):
+            raise ZeroDivisionError
+        assert limiter.slot("k", Concurrency(1, lease=30)).acquire().allowed
+
+    def test_a_lost_lease_is_not_released_for_another(
+        self, limiter: Limiter, clock: ManualClock
+    ) -> None:
+        one = Concurrency(1, lease=30)
+        dead, alive = limiter.slot("k", one), limiter.slot("k", one)
+        assert dead.acquire().allowed
+        refused = alive.acquire()
+        assert (refused.allowed, refused.retry_after) == (False, 30.0)
+        clock.advance(30)
+        assert alive.acquire().allowed
+        assert not dead.release()
+        assert not dead.renew()
+        assert alive.renew()
+        assert alive.release()
+
+    def test_limits_beside_a_slot_are_all_or_nothing(self, limiter: Limiter) -> None:
+        slot = limiter.slot("k", self.limit, "1/minute")
+        assert slot.acquire().allowed
+        refused = limiter.slot("k", self.limit, "1/minute").acquire()
+        assert str(refused.limit) == "1/minute"
+        assert limiter.slot("k", self.limit).acquire().remaining == 0  # none was taken above
+
+    def test_is_renewed_while_it_is_held(self) -> None:
+        limit = Concurrency(1, lease=0.09)
+        with Limiter() as limiter:
+            with limiter.slot("k", limit):
+                end = time.monotonic() + 0.3
+                while time.monotonic() < end:
+                    assert not limiter.slot("k", limit).acquire().allowed
+                    time.sleep(0.01)
+            assert limiter.slot("k", limit).acquire().allowed
+
+    def test_async_is_renewed_while_it_is_held(self) -> None:
+        async def run() -> None:
+            limit = Concurrency(1, lease=0.09)
+            async with AsyncLimiter() as limiter:
+                async with limiter.slot("k", limit) as held:
+                    for _ in range(15):
+                        assert not (await limiter.slot("k", limit).acquire()).allowed
+                        await asyncio.sleep(0.02)
+                    assert await held.renew()
+                with pytest.raises(RateLimitExceeded):
+                    async with limiter.slot("k", limit), limiter.slot("k", limit):
+                        raise AssertionError("unreachable")
+                assert (await limiter.slot("k", limit).acquire()).allowed
+
+        asyncio.run(run())
+
+    def test_a_slot_lost_while_held_is_said_in_the_log(
+        self, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with (
+            caplog.at_level(logging.WARNING, logger="limen"),
+            Limiter(clock=clock) as limiter,
+            limiter.slot("k", Concurrency(1, lease=0.03)),
+        ):
+            clock.advance(1)
+            end = time.monotonic() + 5
+            while "was lost" not in caplog.text and time.monotonic() < end:
+                time.sleep(0.005)
+        assert "was lost: its lease ended before it was renewed" in caplog.text
+
+    def test_wants_a_concurrency(self, limiter: Limiter) -> None:
+        with pytest.raises(InvalidInput, match="expected a Concurrency"):
+            limiter.slot("k", "10/minute")  # type: ignore[arg-type]  # that it fails is the point
+
+
+class TestDecorator:
+    def test_counts_the_values_of_an_argument_apart(self, limiter: Limiter) -> None:
+        @limiter.limit("1/minute", key="user_id")
+        def greet(greeting: str, user_id: int = 0) -> str:
+            """Say hello."""
+            return f"{greeting} {user_id}"
+
+        assert greet("hi", 1) == "hi 1"
+        assert greet("hi", user_id=2) == "hi 2"
+        assert greet("hi") == "hi 0"
+        for call in (
+            functools.partial(greet, "hi", user_id=1),
+            functools.partial(greet, "hi", 2),
+            functools.partial(greet, "hi"),
+        ):
+            with pytest.raises(RateLimitExceeded):
+                call()
+        assert greet.__doc__ == "Say hello."
+
+    def test_two_functions_do_not_share_the_values_of_an_argument(self, limiter: Limiter) -> None:
+        @limiter.limit("1/minute", key="number")
+        def one(number: int) -> int:
+            return number
+
+        @limiter.limit("1/minute", key="number")
+        def two(number: int) -> int:
+            return number
+
+        assert one(1) == two(1) == 1
+
+    def test_takes_the_key_from_a_function_as_it_is(self, limiter: Limiter) -> None:
+        @limiter.limit("1/minute", key=lambda user: f"user:{user}")
+        def act(user: str) -> str:
+            return user
+
+        act("a")
+        assert not limiter.check("user:a", "1/minute").allowed
+
+    def test_without_a_key_all_calls_count_together(self, limiter: Limiter) -> None:
+        @limiter.limit("1/minute")
+        def act(number: int) -> int:
+            return number
+
+        act(1)
+        with pytest.raises(RateLimitExceeded):
+            act(2)
+
+    def test_a_refused_call_does_not_run(self, limiter: Limiter) -> None:
+        ran = list[int]()
+
+        @limiter.limit("2/minute", cost=2)
+        def act() -> None:
+            ran.append(1)
+
+        act()
+        with pytest.raises(RateLimitExceeded):
+            act()
+        assert ran == [1]
+
+    def test_delays_under_a_leaky_bucket(self, limiter: Limiter, clock: ManualClock) -> None:
+        @limiter.limit("2/second leaky_bucket")
+        def act() -> float:
+            return clock.monotonic()
+
+        start = clock.monotonic()
+        assert [act() - start for _ in range(3)] == [0.0, 0.5, 1.0]
+
+    def test_wraps_async_functions_on_both_limiters(self, clock: ManualClock) -> None:
+        async def run() -> None:
+            for limiter in (Limiter(clock=clock), AsyncLimiter(clock=clock)):
+
+                @limiter.limit("1/minute; 5/second leaky_bucket", key="name")
+                async def act(name: str) -> str:
+                    return name
+
+                assert inspect.iscoroutinefunction(act)
+                assert await act("a") == "a"
+                with pytest.raises(RateLimitExceeded):
+                    await act("a")
+                assert await act("b") == "b"
+
+        asyncio.run(run())
+
+    def test_a_sync_function_under_an_async_limiter_is_an_error(self) -> None:
+        with pytest.raises(ConfigurationError, match="use Limiter for it"):
+
+            @AsyncLimiter().limit("1/minute")  # type: ignore[arg-type]  # that it fails is the point
+            def act() -> None: ...
+
+    def test_mistakes_are_found_when_decorating(self, limiter: Limiter) -> None:
+        def act(user: str, *rest: str) -> None: ...
+
+        with pytest.raises(ConfigurationError, match=r"has no argument 'usr'; it has: user, rest"):
+            limiter.limit("1/minute", key="usr")(act)
+        with pytest.raises(ConfigurationError, match="holds many values"):
+            limiter.limit("1/minute", key="rest")(act)
+        with pytest.raises(ConfigurationError, match="name of an argument or a function"):
+            limiter.limit("1/minute", key=5)(act)  # type: ignore[arg-type]  # as above
+        with pytest.raises(InvalidLimit):
+            limiter.limit("1/minutes-ish")
+        with pytest.raises(InvalidInput):
+            limiter.limit(Limit(1, 60), cost=-1)
+
+    def test_a_key_argument_must_have_a_text_of_its_own(self, limiter: Limiter) -> None:
+        @limiter.limit("1/minute", key="value")
+        def act(value: object) -> None: ...
+
+        act(b"a")
+        for bad in (None, 1.5, True, object()):
+            with pytest.raises(InvalidInput, match="must be text, bytes or a whole number"):
+                act(bad)
+        with pytest.raises(TypeError, match="missing"):
+            act()  # type: ignore[call-arg]  # that it fails is the point
