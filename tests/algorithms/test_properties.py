@@ -169,6 +169,20 @@ def test_a_debit_is_charged_and_never_holds_more_than_twice_the_limit(
     assert world.peek(limit, limit.capacity, waits_us)[0]
 
 
+@every_algorithm
+def test_no_debt_is_larger_than_the_limit_itself(algorithm: str) -> None:
+    limit = Limit(10, 60, algorithm=algorithm)
+    world = fresh(limit)
+    world.state.debit(world.now_us, 1_000)
+    # Thrice the room shows what is used of it: twice the limit, the limit and as much in debt.
+    thrice = (
+        Limit(10, 60, algorithm=algorithm, burst=30)
+        if algorithm.endswith("bucket")
+        else Limit(30, 60, algorithm=algorithm)
+    )
+    assert world.peek(thrice, 0)[1] == 10
+
+
 @given(data=st.data())
 def test_packed_and_rolling_window_decide_alike_on_every_trace(data: st.DataObject) -> None:
     found, trace = data.draw(histories("packed_window"))

@@ -105,6 +105,15 @@ def test_timeline(text: str) -> None:
         ], f"at {seconds} s, cost {cost}"
 
 
+@pytest.mark.parametrize("algorithm", ["packed_window", "rolling_window"])
+def test_counted_refusals_keep_no_more_stamps_than_the_quota(algorithm: str) -> None:
+    limit = Limit(5, 60, algorithm=algorithm, count_denied=True)
+    state = STATES[limit.algorithm](limit)
+    for second in range(1_000):
+        state.decide(limit, second * 1_000_000, 2, True)
+        assert state.count <= 5  # type: ignore[attr-defined]  # only exact windows have one
+
+
 def test_leaky_bucket_gives_each_its_turn() -> None:
     limit = Limit.parse("2/s leaky_bucket burst 3")
     state = STATES["leaky_bucket"](limit)

@@ -181,6 +181,16 @@ def test_slots_and_used_receipts_are_kept_and_forgotten_too(clock: ManualClock) 
     assert states(limiter) == 1
 
 
+def test_refunds_push_out_no_refused_key(clock: ManualClock) -> None:
+    limiter = Limiter("memory://?max_keys=100", clock=clock)
+    for number in range(50):
+        limiter.check(f"attacker:{number}", "1/day")
+    for _ in range(300):
+        assert limiter.refund(limiter.check("good", "1000/day"))
+        clock.advance(0.001)
+    assert not any(limiter.check(f"attacker:{number}", "1/day").allowed for number in range(50))
+
+
 def test_a_step_back_of_the_clock_keeps_what_was_counted(clock: ManualClock) -> None:
     limiter = Limiter(clock=clock)
     for algorithm in ALGORITHMS:

@@ -92,7 +92,12 @@ def test_a_decision_carries_all_that_was_asked(limiter: Any) -> None:
 def test_a_decision_shows_no_key(limiter: Any) -> None:
     decision = limiter.check("secret-api-key", "1/minute")
     refused = limiter.check("secret-api-key", "1/minute")
-    for shown in (repr(decision), repr(refused), str(RateLimitExceeded(refused))):
+    for shown in (
+        repr(decision),
+        repr(decision.receipt),
+        repr(refused),
+        str(RateLimitExceeded(refused)),
+    ):
         assert "secret" not in shown
     assert "retry in 60 s" in str(RateLimitExceeded(refused))
     assert repr(decision) == (
@@ -324,6 +329,10 @@ class TestBadInput:
     def test_key(self, limiter: Any, key: Any) -> None:
         with pytest.raises(InvalidInput, match="key must be non-empty text or bytes"):
             limiter.check(key, "3/minute")
+
+    def test_a_refused_key_is_not_shown(self, limiter: Any) -> None:
+        with pytest.raises(InvalidInput, match=r"got bytearray$"):
+            limiter.check(bytearray(b"secret"), "3/minute")
 
     @pytest.mark.parametrize("limits", [(), (None,), (5,), (["3/minute"],), (Concurrency(1, 1),)])
     def test_limits(self, limiter: Any, limits: Any) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -140,6 +141,23 @@ class TestAcquire:
 
         asyncio.run(run())
 
+    def test_two_event_loops_can_share_a_limiter(self) -> None:
+        limiter = AsyncLimiter()
+
+        async def run() -> int:
+            waits = (limiter.acquire("k", "1/2ms", timeout=20) for _ in range(20))
+            return sum(decision.allowed for decision in await asyncio.gather(*waits))
+
+        admitted = list[int]()
+        threads = [
+            threading.Thread(target=lambda: admitted.append(asyncio.run(run()))) for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert admitted == [20, 20]
+
     def test_threads_are_served_in_the_order_they_came(self) -> None:
         limiter, served = Limiter(), list[int]()
         limiter.acquire("k", "1/50ms")
@@ -252,6 +270,49 @@ class TestSlots:
                 time.sleep(0.005)
         assert "was lost: its lease ended before it was renewed" in caplog.text
 
+    def test_a_slot_is_freed_when_the_wait_for_a_leaky_bucket_is_cut_short(self) -> None:
+        limits = (Concurrency(1, lease=30), "1/s leaky_bucket burst 5")
+
+        async def run() -> bool:
+            limiter = AsyncLimiter()
+            await limiter.check("k", limits[1])
+
+            async def hold() -> None:
+                async with limiter.slot("k", *limits):
+                    raise AssertionError("unreachable")
+
+            holding = asyncio.create_task(hold())
+            await asyncio.sleep(0.01)
+            holding.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await holding
+            return (await limiter.slot("k", limits[0]).acquire()).allowed
+
+        assert asyncio.run(run())
+
+        class Interrupted(ManualClock):
+            def sleep(self, seconds: float) -> None:
+                raise KeyboardInterrupt
+
+        limiter = Limiter(clock=Interrupted())
+        limiter.check("k", limits[1])
+        with pytest.raises(KeyboardInterrupt), limiter.slot("k", *limits):
+            raise AssertionError("unreachable")
+        assert limiter.slot("k", limits[0]).acquire().allowed
+
+    def test_slots_are_renewed_in_the_child_of_a_fork_too(self) -> None:
+        limit = Concurrency(1, lease=0.15)
+        limiter = Limiter()
+        with limiter.slot("parent", limit):
+            pass  # the thread that renews has begun
+        child = os.fork()
+        if child == 0:
+            with limiter.slot("child", limit):
+                time.sleep(0.4)
+                refused = not limiter.slot("child", limit).acquire().allowed
+            os._exit(0 if refused else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
     def test_wants_a_concurrency(self, limiter: Limiter) -> None:
         with pytest.raises(InvalidInput, match="expected a Concurrency"):
             limiter.slot("k", "10/minute")  # type: ignore[arg-type]  # that it fails is the point
@@ -303,6 +364,15 @@ class TestDecorator:
         act(1)
         with pytest.raises(RateLimitExceeded):
             act(2)
+
+    def test_wraps_a_partial(self, limiter: Limiter) -> None:
+        def add(one: int, two: int) -> int:
+            return one + two
+
+        guarded = limiter.limit("1/minute")(functools.partial(add, 1))
+        assert guarded(2) == 3
+        with pytest.raises(RateLimitExceeded):
+            guarded(2)
 
     def test_a_refused_call_does_not_run(self, limiter: Limiter) -> None:
         ran = list[int]()

@@ -8,8 +8,7 @@ nothing. `min_interval` asks for that much time since the newest stamp, whatever
 
 Clock. The newest stamp is the latest time known to have been reached. When the clock reads less, it
 has stepped back: the gap is added to `offset_us`, and time stands still for the state until the
-clock moves on. So a step back frees nobody early and blocks nobody longer than one period. (To pull
-the stamps back to the clock instead admits 25 times the limit when a clock swings.)
+clock moves on. So a step back frees nobody early and blocks nobody longer than one period.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fixed window: a counter that starts again at each boundary of the clock.
 
 Bound: at most 2 · quota in any time of one period, because a full window may end where the next
-begins. What it is good for: quotas that people understand by the calendar, and the least memory.
+begins. What it is good for: quotas that people understand by the calendar.
 
 Windows are aligned to 1970-01-01 00:00 UTC; `month` and `calendar day` follow the UTC calendar,
 computed from the same clock that counts.

@@ -15,7 +15,7 @@ from limen.backends.memory import AsyncMemoryBackend
 from limen.clock import Clock
 from limen.errors import ConfigurationError, RateLimitExceeded
 from limen.limiter import plan
-from limen.limiter.decorate import KeyFunction, key_function
+from limen.limiter.decorate import KeyFunction, key_function, name_of
 from limen.limiter.line import Lines, Patience, as_refusal
 from limen.limiter.settings import Observer, open_memory, validate
 from limen.limiter.slot import log_lost, renewal_interval
@@ -112,8 +112,10 @@ class AsyncLimiter:
         """
         checks = self._limits.checks(limits, key, cost)
         patience = Patience(self._clock.monotonic(), timeout)
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        line = checks[0].key
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        # A line of its own for each loop: a future belongs to one, and so to one thread.
+        line = (id(loop), checks[0].key)
         if self._lines.join(line, turn):
             turn.set_result(None)
         try:
@@ -157,7 +159,7 @@ class AsyncLimiter:
         def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
             if not inspect.iscoroutinefunction(function):
                 raise ConfigurationError(
-                    f"{function.__qualname__} is not async; use Limiter for it, or make it async"
+                    f"{name_of(function)} is not async; use Limiter for it, or make it async"
                 )
             key_of = key_function(function, key)
 
@@ -232,8 +234,12 @@ class AsyncSlot:
         if not decision.allowed:
             raise RateLimitExceeded(decision)
         self._renewing = asyncio.create_task(self._renew_while_held())
-        if decision.delay:
-            await self._clock.sleep_async(decision.delay)
+        try:
+            if decision.delay:
+                await self._clock.sleep_async(decision.delay)
+        except BaseException:
+            await self._let_go()
+            raise
         return self
 
     async def __aexit__(
@@ -242,6 +248,9 @@ class AsyncSlot:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        await self._let_go()
+
+    async def _let_go(self) -> None:
         if self._renewing is not None:
             self._renewing.cancel()
             self._renewing = None

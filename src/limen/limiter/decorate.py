@@ -20,7 +20,7 @@ def key_function(function: Callable[..., Any], key: str | KeyFunction | None) ->
     """
     if callable(key):
         return key
-    scope = f"{function.__module__}.{function.__qualname__}"
+    scope = name_of(function)
     if key is None:
         return lambda *args, **kwargs: scope
     if not isinstance(key, str):
@@ -28,6 +28,14 @@ def key_function(function: Callable[..., Any], key: str | KeyFunction | None) ->
             f"key must be the name of an argument or a function, got {shown(key)}"
         )
     return _argument(function, key, scope)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return what a function is called, also when it is a partial or another callable object."""
+    named = function if hasattr(function, "__qualname__") else getattr(function, "func", None)
+    if named is None or not hasattr(named, "__qualname__"):
+        named = type(function)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def _argument(function: Callable[..., Any], name: str, scope: str) -> KeyFunction:

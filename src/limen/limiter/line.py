@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from msgspec import structs
@@ -18,19 +19,19 @@ Ticket = TypeVar("Ticket")
 class Lines(Generic[Ticket]):
     """One line for each key that somebody waits for. The first in a line has its turn.
 
-    Not safe by itself: the caller lets one thread in at a time.
+    Not safe by itself: the caller lets one thread at a time into the same line.
     """
 
     def __init__(self) -> None:
-        self._lines: dict[str, deque[Ticket]] = {}
+        self._lines: dict[Hashable, deque[Ticket]] = {}
 
-    def join(self, key: str, ticket: Ticket) -> bool:
+    def join(self, key: Hashable, ticket: Ticket) -> bool:
         """Stand in line; return whether it is this ticket's turn at once."""
         line = self._lines.setdefault(key, deque())
         line.append(ticket)
         return len(line) == 1
 
-    def leave(self, key: str, ticket: Ticket) -> Ticket | None:
+    def leave(self, key: Hashable, ticket: Ticket) -> Ticket | None:
         """Leave from whatever place; return the ticket whose turn has come by that, if any."""
         line = self._lines[key]
         had_turn = line[0] is ticket

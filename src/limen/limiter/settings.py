@@ -61,7 +61,9 @@ def validate(
         or not isinstance(deadline, int | float)
         or not 0 < deadline < 3600
     ):
-        raise ConfigurationError(f"deadline must be seconds above 0, got {shown(deadline)}")
+        raise ConfigurationError(
+            f"deadline must be seconds above 0 and below 3600, got {shown(deadline)}"
+        )
     observers = tuple(observers)
     for observer in observers:
         if not callable(observer):

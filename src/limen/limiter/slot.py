@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import threading
 import time
@@ -67,8 +68,12 @@ class Slot:
         if not decision.allowed:
             raise RateLimitExceeded(decision)
         self._keeper.keep(self._checks[0], self.id)
-        if decision.delay:
-            self._clock.sleep(decision.delay)
+        try:
+            if decision.delay:
+                self._clock.sleep(decision.delay)
+        except BaseException:
+            self._let_go()
+            raise
         return self
 
     def __exit__(
@@ -77,6 +82,9 @@ class Slot:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._keeper.drop(self.id)
         self.release()
 
@@ -89,12 +97,19 @@ class Keeper:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
         self._changed = threading.Condition()
         self._held: dict[str, tuple[Check, float]] = {}
         self._thread: threading.Thread | None = None
 
     def keep(self, check: Check, holder: str) -> None:
         """Go on renewing until dropped."""
+        if self._pid != os.getpid():
+            # In the child of a fork: neither the thread nor the slots came along.
+            self._begin()
         with self._changed:
             self._held[holder] = (check, time.monotonic() + renewal_interval(check))
             if self._thread is None:
@@ -103,10 +118,10 @@ class Keeper:
             else:
                 self._changed.notify()
 
-    def drop(self, holder: str) -> None:
-        """Stop renewing."""
+    def drop(self, holder: str) -> bool:
+        """Stop renewing; return whether it was kept."""
         with self._changed:
-            self._held.pop(holder, None)
+            return self._held.pop(holder, None) is not None
 
     def close(self) -> None:
         """Stop renewing anything; what is held ends with its lease."""
@@ -117,8 +132,8 @@ class Keeper:
     def _run(self) -> None:
         while due := self._wait_for_due():
             for holder, check in due:
-                if not self._backend.change(Renew(check, holder)):
-                    self.drop(holder)
+                # A slot that was released meanwhile is not lost.
+                if not self._backend.change(Renew(check, holder)) and self.drop(holder):
                     log_lost(check, holder)
 
     def _wait_for_due(self) -> list[tuple[str, Check]]:

@@ -41,6 +41,11 @@ class Check(Struct, frozen=True, gc=False):
     on_error: OnError | None = None
     """What happens when the store fails; None is the limiter's own setting."""
 
+    def __repr__(self) -> str:
+        # Without the key: it may be somebody's API key.
+        shadow = "" if self.enforce else ", enforce=False"
+        return f"<Check of {self.limit}, cost={self.cost}{shadow}>"
+
     def validated(self) -> Check:
         """Return the check with its key as text, or raise `InvalidInput`."""
         if not isinstance(self.limit, Limit | Concurrency):
@@ -151,7 +156,9 @@ def valid_key(key: object) -> str:
         return key.decode("utf-8", "surrogateescape")
     if isinstance(key, str) and key:
         return str(key)
-    raise InvalidInput(f"key must be non-empty text or bytes, got {shown(key)}")
+    # Not the key itself: it may be somebody's API key.
+    got = f"empty {type(key).__name__}" if key in ("", b"") else type(key).__name__
+    raise InvalidInput(f"key must be non-empty text or bytes, got {got}")
 
 
 def valid_cost(cost: object, name: str = "cost") -> int:
