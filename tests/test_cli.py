@@ -58,7 +58,7 @@ def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def passed_us(algorithm: str) -> list[int]:
     """Return when each request that passed went through."""
     return [
-        tick.at_us + tick.decisions[algorithm].delay_us
+        tick.at_us + round(tick.decisions[algorithm].delay * 1e6)
         for tick in TICKS
         if tick.decisions[algorithm].allowed
     ]

@@ -127,7 +127,9 @@ def outcome(ticks: Sequence[Tick], algorithm: str) -> Outcome:
     decisions = [tick.decisions[algorithm] for tick in ticks]
     passed = [number for number, decision in enumerate(decisions) if decision]
     # A delayed request goes through when its delay is over; a queue keeps the order.
-    through_us = [ticks[number].at_us + decisions[number].delay_us for number in passed]
+    through_us = [
+        ticks[number].at_us + round(decisions[number].delay * SECOND_US) for number in passed
+    ]
     busiest = fullest(through_us, WINDOW_US)
     return Outcome(
         algorithm=algorithm,
@@ -136,7 +138,7 @@ def outcome(ticks: Sequence[Tick], algorithm: str) -> Outcome:
         most=len(busiest),
         crowd=tuple(passed[number] for number in busiest),
         at_once=len(fullest(through_us, HOLD_US)),
-        longest_delay_us=max((decision.delay_us for decision in decisions), default=0),
+        longest_delay_us=round(max(decision.delay for decision in decisions) * SECOND_US),
     )
 
 
@@ -188,7 +190,7 @@ def _gap(before: Tick, tick: Tick) -> str:
 def _cell(decision: Decision) -> tuple[str, str]:
     if not decision:
         return "·", "red"
-    return ("□", "yellow") if decision.delay_us else ("■", "green")
+    return ("□", "yellow") if decision.delay else ("■", "green")
 
 
 def _bracket(ticks: Sequence[Tick], name: str, columns: Sequence[int]) -> Text:

@@ -128,6 +128,16 @@ def test_a_clock_that_stepped_back_refills_nothing_and_blocks_no_longer_than_a_p
     assert world.ask(Step(limit.period_us, 0, 1, 0), limit)[0]
 
 
+def test_a_fixed_window_moved_by_a_step_back_stays_moved_when_it_rolls_over() -> None:
+    limit = Limit.parse("10/10s fixed_window")
+    world = fresh(limit)
+    world.true_us = 10_000_000
+    trace = [Step(0, 0, 1, 0), Step(0, 15_000_000, 0, 0), Step(9_900_000, 0, 9, 0)]
+    # Were the offset dropped with the window, the next two would lie in windows of their own.
+    trace += [Step(100_000, 0, 10, 0), Step(5_000_000, 0, 10, 0)]
+    assert [world.ask(step, limit)[0] for step in trace] == [True, True, True, True, False]
+
+
 def test_a_fixed_window_is_not_handed_out_again_when_the_clock_steps_back_over_its_end() -> None:
     limit = Limit.parse("10/10s fixed_window")
     world = fresh(limit)

@@ -150,8 +150,11 @@ def test_a_late_refund_never_leaves_more_than_if_the_request_had_not_come(
     assert without.now_us == world.now_us
     back = world.state.refund(world.now_us, cost, refunded[5])
     assert 0 <= back <= cost
+    # The end of a charge is known to the microsecond, so a bucket may be as much ahead.
+    ahead_us = 1 if algorithm.endswith("bucket") else 0
     for passes_us in data.draw(st.lists(st.integers(0, limit.period_us), max_size=4)):
-        assert world.peek(limit, 0, passes_us)[1] <= without.peek(limit, 0, passes_us)[1]
+        most = without.peek(limit, 0, passes_us + ahead_us)[1]
+        assert world.peek(limit, 0, passes_us)[1] <= most
 
 
 @every_algorithm

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +15,7 @@ from limen import Limit
 from limen.algorithms import STATES
 from limen.algorithms.concurrency import Leases
 from limen.algorithms.fixed_window import window_at
+from limen.algorithms.packed_window import Packed
 from limen.model import NEVER_US, Concurrency
 
 NEVER = NEVER_US / 1e6
@@ -240,10 +244,34 @@ def test_a_monthly_quota_starts_afresh_on_the_first() -> None:
     assert state.decide(limit, at(2028, 3, 1), 1, True)[:2] == (True, 1)
 
 
-def test_expiry_of_a_hundred_thousand_stamps_at_once_moves_none_of_them() -> None:
+def test_expiry_of_a_hundred_thousand_stamps_at_once_is_found_in_a_few_steps() -> None:
+    class Counting(array):  # type: ignore[type-arg]  # not subscriptable at run time
+        reads = 0
+
+        def __getitem__(self, index: Any) -> Any:
+            self.reads += 1
+            return super().__getitem__(index)
+
     limit = Limit.parse("100000/hour packed_window")
-    state = STATES["packed_window"](limit)
-    state.decide(limit, 0, 100_000, True)
-    ring = state.ring  # type: ignore[attr-defined]  # only a packed window has one
-    assert state.decide(limit, limit.period_us, 1, True)[:2] == (True, 99_999)
-    assert state.ring is ring  # type: ignore[attr-defined]  # as above
+    state = Packed(limit)
+    for second in range(10):
+        state.decide(limit, second * 1_000_000, 10_000, True)
+    state.stamps = Counting("I", state.stamps)
+    assert state.decide(limit, limit.period_us + 4_999_999, 1, True)[:2] == (True, 49_999)
+    assert state.stamps.reads < 64
+    assert state.at(0) == 5_000_000
+
+
+@given(st.data())
+def test_packed_stamps_are_found_like_those_in_a_list(data: st.DataObject) -> None:
+    gaps = data.draw(st.lists(st.sampled_from([0, 1, 1, 7, 1_000]), min_size=1, max_size=200))
+    limit = Limit(1_000, 4_000)
+    state = Packed(limit)
+    stamps = [2**33 + sum(gaps[: index + 1]) for index in range(len(gaps))]
+    drop = data.draw(st.integers(0, len(gaps) - 1))
+    for stamp in stamps[:-1]:
+        state.push(stamp, 1, 0)
+    state.push(stamps[-1], 1, drop)
+    kept = stamps[drop:]
+    for t_us in (stamp + around for stamp in stamps for around in (-1, 0, 1)):
+        assert state.up_to(t_us) == bisect_right(kept, t_us)

@@ -203,6 +203,17 @@ def test_a_step_back_of_the_clock_keeps_what_was_counted(clock: ManualClock) -> 
         assert refused.retry_after <= 120
 
 
+def test_a_fixed_window_is_remembered_when_the_clock_steps_back_over_its_end() -> None:
+    clock = ManualClock(1_000_009.9)
+    limiter = Limiter(clock=clock)
+    limiter.check("k", "5/10s fixed_window", cost=5)
+    clock.advance(0.2)
+    for number in range(100):
+        limiter.check(f"other:{number}", "5/second")
+    clock.advance(-0.2)
+    assert not limiter.check("k", "5/10s fixed_window").allowed
+
+
 def test_a_decision_inside_a_decision_does_not_hang() -> None:
     """A finalizer or a signal handler may ask while the same thread is inside."""
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from limen.algorithms.concurrency import Leases
 from limen.algorithms.fixed_window import Window
 from limen.algorithms.leaky_bucket import Queue
-from limen.algorithms.packed_window import Ring
+from limen.algorithms.packed_window import Packed
 from limen.algorithms.rolling_window import Log
 from limen.algorithms.sliding_counter import Windows
 from limen.algorithms.token_bucket import Bucket
@@ -51,7 +51,7 @@ STATES: dict[AlgorithmName, Callable[[Limit], State]] = {
     "fixed_window": Window,
     "sliding_counter": Windows,
     "rolling_window": Log,
-    "packed_window": Ring,
+    "packed_window": Packed,
     "token_bucket": Bucket,
     "leaky_bucket": Queue,
 }

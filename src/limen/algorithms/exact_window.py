@@ -50,7 +50,7 @@ class ExactWindow(Struct, gc=False):
 
     def decide(self, limit: Limit, now_us: int, cost: int, charge: bool) -> Reading:
         """Say whether `cost` fits into the window; charge it when it does and `charge` is set."""
-        # advance, unless there is nothing to, which is the usual case
+        # advance, unless all stamps are in view
         quota, period_us = limit.quota, limit.period_us
         t_us, count, expired = now_us + self.offset_us, self.count, 0
         if t_us < self.newest_us or self.oldest_us <= t_us - period_us:
@@ -73,11 +73,16 @@ class ExactWindow(Struct, gc=False):
         stamp_us = UNCHARGED
         if charge and cost:
             if not retry_us:
-                self.push(t_us, cost, expired)
                 self.limit = limit
-                self.offset_us = t_us - now_us
-                count += cost
                 stamp_us = t_us
+                if expired or not count:
+                    self.push(t_us, cost, expired)
+                    self.offset_us = t_us - now_us
+                    count += cost
+                else:
+                    self.write(t_us, cost, 0)
+                    self.newest_us = t_us
+                    count = self.count = count + cost
             elif limit.count_denied and retry_us != NEVER_US:
                 self.push(t_us, cost, expired + max(over, 0))
                 self.limit = limit

@@ -37,10 +37,11 @@ class Window(Struct, gc=False):
 
     def decide(self, limit: Limit, now_us: int, cost: int, charge: bool) -> Reading:
         """Say whether `cost` fits into the window; charge it when it does and `charge` is set."""
-        # advance, unless there is nothing to, which is the usual case
+        # advance, unless the window is still the same
         t_us = now_us + self.offset_us
         start_us, end_us, count = self.start_us, self.end_us, self.count
-        if not start_us <= t_us < end_us:
+        same = start_us <= t_us < end_us
+        if not same:
             t_us, start_us, end_us, count = self.advance(limit, now_us)
 
         # decide
@@ -51,13 +52,13 @@ class Window(Struct, gc=False):
 
         # store
         elif charge and cost:
-            count = after
+            count = self.count = after
             self.limit = limit
-            self.start_us = start_us
-            self.end_us = end_us
-            self.count = count
-            self.offset_us = t_us - now_us
             stamp_us = t_us
+            if not same:
+                self.start_us = start_us
+                self.end_us = end_us
+                self.offset_us = t_us - now_us
 
         # reply
         return (

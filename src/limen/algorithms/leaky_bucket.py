@@ -14,12 +14,8 @@ turn it was given, so just after a change two paces may overlap.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from limen.algorithms.token_bucket import Bucket
 
 
 class Queue(Bucket, gc=False):
-    """What is kept for one key: a bucket whose users wait until it is their turn."""
-
-    queues: ClassVar[bool] = True
+    """What is kept for one key: a bucket whose limit has a `max_delay_us`, so its users wait."""

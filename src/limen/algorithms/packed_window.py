@@ -1,18 +1,16 @@
-"""Packed window: an exact window in 4 bytes per request, 8 for periods above 71 minutes.
+"""Packed window: an exact window in 4 to 5 bytes per request, 8 to 10 for periods above 71 minutes.
 
 Decides exactly like `rolling_window` (both share `exact_window`); this file only keeps the stamps,
-as a ring of their low-order digits.
+as their low-order digits in one piece of memory.
 
-Why low-order digits are enough. All stamps in the ring lie within one period of the newest: every
+Why low-order digits are enough. All stamps that are kept lie within one period of the newest: every
 charge drops what has expired before it adds itself, and the period is part of the key, so it never
-changes under a ring. With 32 bits for periods below 2**32 microseconds, the distance to the newest
+changes under a state. With 32 bits for periods below 2**32 microseconds, the distance to the newest
 stamp is known, and so is the stamp.
 
-Why a ring. Stamps leave in the order they came. Expiry moves `start`, and with 100,000 stamps
-expiring at once it is found by halving, not by walking, and nothing is moved.
-
-The ring grows with use, not with the limit: it doubles from four places up to the quota. Stamps
-that came by `debit` may lie above that.
+Stamps leave in the order they came. Expiry moves `start`, and with 100,000 stamps expiring at once
+it is found by halving, not by walking. What lies before `start` is cut off when it is a quarter of
+the whole, so that memory follows use, and each stamp is moved a few times at most.
 """
 
 from __future__ import annotations
@@ -25,91 +23,63 @@ from limen.algorithms.exact_window import ExactWindow
 
 _NARROW = 2**32 - 1
 _WIDE = 2**64 - 1
-_FIRST_PLACES = 4
 
 
-class Ring(ExactWindow, gc=False):
+class Packed(ExactWindow, gc=False):
     """What is kept for one key."""
 
-    ring: array[int] = field(default_factory=lambda: array("I"))
+    stamps: array[int] = field(default_factory=lambda: array("I"))
     start: int = 0
-    mask: int = 0
+    mask: int = _NARROW
 
     def __post_init__(self) -> None:
-        if self.mask:
-            return  # a copy brings its own
-        code, self.mask = ("I", _NARROW) if self.limit.period_us <= _NARROW else ("Q", _WIDE)
-        self.ring = array(code, [0]) * min(_FIRST_PLACES, self.limit.quota)
+        if self.limit.period_us > _NARROW and self.mask == _NARROW:
+            self.stamps, self.mask = array("Q"), _WIDE
 
     def at(self, index: int) -> int:
         """Return the stamp at `index`, counted from the oldest."""
-        ring, newest_us = self.ring, self.newest_us
-        return newest_us - ((newest_us - ring[(self.start + index) % len(ring)]) & self.mask)
+        newest_us = self.newest_us
+        return newest_us - ((newest_us - self.stamps[self.start + index]) & self.mask)
 
     def up_to(self, t_us: int) -> int:
         """Return how many stamps are not later than `t_us`.
 
         In steady traffic that is one or two, so the steps begin small and double; then the last
-        step is halved until the border is found. In terms of distance to the newest stamp, which
-        is what the ring holds: not later than `t_us` is at least `far` away.
+        step is halved until the border is found. In terms of the distance to the newest stamp,
+        which is what is kept: not later than `t_us` is at least `far` away.
         """
-        ring, start, count, newest_us, mask = (
-            self.ring,
-            self.start,
-            self.count,
-            self.newest_us,
-            self.mask,
-        )
-        size, far = len(ring), newest_us - t_us
-        if far <= 0 or not count or self.oldest_us > t_us:
+        stamps, start, count, newest_us = self.stamps, self.start, self.count, self.newest_us
+        mask, far = self.mask, newest_us - t_us
+        if far <= 0 or self.oldest_us > t_us:
             return count if far <= 0 else 0
-        below, step = 0, 1
-        while (
-            below + step < count and (newest_us - ring[(start + below + step) % size]) & mask >= far
-        ):
+        below, step = start, 1
+        end = start + count
+        while below + step < end and (newest_us - stamps[below + step]) & mask >= far:
             below += step
             step *= 2
-        above = min(below + step, count)
+        above = min(below + step, end)
         while above - below > 1:
             middle = (below + above) // 2
-            if (newest_us - ring[(start + middle) % size]) & mask >= far:
+            if (newest_us - stamps[middle]) & mask >= far:
                 below = middle
             else:
                 above = middle
-        return above
+        return above - start
 
     def write(self, t_us: int, units: int, drop: int) -> None:
         """Drop the `drop` oldest stamps and add `units` stamps of `t_us`."""
-        kept = self.count - drop
+        stamps = self.stamps
         if drop:
-            self.start = (self.start + drop) % len(self.ring)
-        if kept + units > len(self.ring):
-            self.grow(kept, kept + units)
-        ring = self.ring
-        size = len(ring)
-        place = (self.start + kept) % size
+            self.start += drop
+            if 4 * self.start > len(stamps):
+                del stamps[: self.start]
+                self.start = 0
         if units == 1:
-            ring[place] = t_us & self.mask
-            return
-        stamps = array(ring.typecode, [t_us & self.mask]) * units
-        to_end = min(units, size - place)
-        ring[place : place + to_end] = stamps[:to_end]
-        ring[: units - to_end] = stamps[to_end:]
+            stamps.append(t_us & self.mask)
+        else:
+            stamps.extend(array(stamps.typecode, [t_us & self.mask]) * units)
 
     def cut(self, first: int, units: int) -> None:
         """Take out `units` stamps from the one at index `first`."""
-        straight = self.straight(self.count)
-        del straight[first : first + units]
-        self.ring = straight or array(straight.typecode, [0])
-        self.start = 0
-
-    def grow(self, kept: int, count: int) -> None:
-        """Make room for `count` stamps, and straighten the ring that holds `kept`."""
-        size = max(count, min(2 * len(self.ring), self.limit.quota))
-        self.ring = self.straight(kept) + array(self.ring.typecode, [0]) * (size - kept)
-        self.start = 0
-
-    def straight(self, kept: int) -> array[int]:
-        """Return the stamps from `start` on in one piece."""
-        ring, start = self.ring, self.start
-        return ring[start : start + kept] + ring[: max(start + kept - len(ring), 0)]
+        first += self.start
+        del self.stamps[first : first + units]

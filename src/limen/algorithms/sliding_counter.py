@@ -34,11 +34,12 @@ class Windows(Struct, gc=False):
 
     def decide(self, limit: Limit, now_us: int, cost: int, charge: bool) -> Reading:
         """Say whether `cost` fits beside the estimate; charge it if so and `charge` is set."""
-        # advance, unless there is nothing to, which is the usual case
+        # advance, unless the window is still the same
         period_us, tick_us = limit.period_us, limit.tick_us
         t_us, start_us = now_us + self.offset_us, self.start_us
         current, previous = self.current, self.previous
-        if not 0 <= t_us - start_us < period_us:
+        same = 0 <= t_us - start_us < period_us
+        if not same:
             t_us, start_us, current, previous = self.advance(limit, now_us)
 
         # decide
@@ -57,11 +58,12 @@ class Windows(Struct, gc=False):
             current += cost
             seen += cost
             self.limit = limit
-            self.start_us = start_us
             self.current = current
-            self.previous = previous
-            self.offset_us = t_us - now_us
             stamp_us = t_us
+            if not same:
+                self.start_us = start_us
+                self.previous = previous
+                self.offset_us = t_us - now_us
 
         # reply
         reset_us = 0

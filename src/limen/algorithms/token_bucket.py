@@ -21,8 +21,6 @@ clock moves on. So a step back never refills, and never blocks longer than the d
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from msgspec import Struct
 
 from limen.model import NEVER_US, UNCHARGED, Limit, Reading
@@ -33,9 +31,6 @@ _FAR_US = 2**52
 
 class Bucket(Struct, gc=False):
     """What is kept for one key."""
-
-    queues: ClassVar[bool] = False
-    """Whether a request waits until what came before it has drained: the leaky bucket does."""
 
     limit: Limit
     arrival_us: int = 0
@@ -50,10 +45,11 @@ class Bucket(Struct, gc=False):
 
     def decide(self, limit: Limit, now_us: int, cost: int, charge: bool) -> Reading:
         """Say whether `cost` fits; charge it when it does and `charge` is set."""
-        # advance, unless there is nothing to, which is the usual case
+        # advance, unless it only drained on
         t_us = now_us + self.offset_us
         used_us, used_rem = self.arrival_us - t_us, self.arrival_rem
-        if used_us <= 0 or t_us < self.newest_us or self.limit is not limit:
+        same = used_us > 0 and t_us >= self.newest_us and self.limit is limit
+        if not same:
             t_us, used_us, used_rem = self.advance(limit, now_us)
 
         # decide
@@ -66,37 +62,40 @@ class Bucket(Struct, gc=False):
         if after_rem >= quota:
             after_us += 1
             after_rem -= quota
-        retry_us = after_us - limit.fill_us
+        over_us = after_us - limit.fill_us
         if after_rem > limit.fill_rem:
-            retry_us += 1
-        drained_us = used_us + 1 if used_rem else used_us
-        if limit.max_delay_us >= 0:
-            retry_us = max(retry_us, drained_us - limit.max_delay_us)
-        if retry_us > 0 and cost:
+            over_us += 1
+        drained_us, delay_us, late_us = used_us + 1 if used_rem else used_us, 0, 0
+        if limit.max_delay_us >= 0 and cost:
+            delay_us = drained_us
+            late_us = delay_us - limit.max_delay_us
+        if (over_us > 0 or late_us > 0) and cost:
+            retry_us = over_us if over_us > late_us else late_us
             if cost > limit.capacity:
                 retry_us = NEVER_US
             # Where not even one fits, there is nothing to calculate.
-            none_left = cost == 1 and limit.max_delay_us < 0
+            none_left = cost == 1 and over_us > 0
             remaining = 0 if none_left else units_left(limit, used_us, used_rem)
             return False, remaining, retry_us, drained_us, 0, UNCHARGED
 
         # store
-        delay_us = drained_us if self.queues and cost else 0
         stamp_us = UNCHARGED
         if charge and cost:
-            used_us, used_rem = after_us, after_rem
-            self.limit = limit
+            used_us, used_rem, drained_us = after_us, after_rem, after_us
             self.arrival_us = stamp_us = t_us + used_us
             self.arrival_rem = used_rem
             self.newest_us = t_us
-            self.offset_us = t_us - now_us
-            drained_us = used_us
             if used_rem:
-                stamp_us += 1
                 drained_us += 1
+            if not same:
+                self.limit = limit
+                self.offset_us = t_us - now_us
 
         # reply
-        remaining = limit.capacity + -(used_us * quota + used_rem) // limit.period_us
+        if used_rem or limit.interval_rem:
+            remaining = units_left(limit, used_us, used_rem)
+        else:
+            remaining = (limit.fill_us - used_us) // limit.interval_us
         return True, remaining if remaining > 0 else 0, 0, drained_us, delay_us, stamp_us
 
     def refund(self, now_us: int, cost: int, stamp_us: int) -> int:
@@ -105,11 +104,12 @@ class Bucket(Struct, gc=False):
         Usage drains in the order it came. A charge that ended at `stamp_us` has drained by then,
         and only what lies between now and `stamp_us` of it is still counted. So a refund leaves
         what would be there had the request never come, and an old receipt cannot eat into newer
-        charges.
+        charges. The stamp is cut to whole microseconds; of the newest charge the rest is known.
         """
         limit = self.limit
         t_us, used_us, used_rem = self.advance(limit, now_us)
-        back_us, back_rem = min(drain_time(limit, cost), (stamp_us - t_us, 0), (used_us, used_rem))
+        left = (stamp_us - t_us, self.arrival_rem if stamp_us == self.arrival_us else 0)
+        back_us, back_rem = min(drain_time(limit, cost), left, (used_us, used_rem))
         if (back_us, back_rem) <= (0, 0):
             return 0
         used_us, used_rem = used_us - back_us, used_rem - back_rem

@@ -49,11 +49,17 @@ Change = Correct | Renew | Release | Reset
 class Backend(Protocol):
     """Where the states are."""
 
-    def run(self, checks: tuple[Check, ...], charge: bool, holder: str = "") -> tuple[Reading, ...]:
+    def run(self, check: Check) -> Reading:
+        """Decide one check of a `Limit`, and charge it when it is allowed."""
+        ...
+
+    def run_all(
+        self, checks: tuple[Check, ...], charge: bool, holder: str = ""
+    ) -> tuple[Reading, ...]:
         """Decide some checks together, all or nothing; return a reading for each.
 
         Without `charge` it is a peek: say what would happen, change nothing. `holder` takes the
-        slot, if one of the checks is a `Concurrency`.
+        slot, if one of the checks is of a `Concurrency`.
         """
         ...
 
@@ -65,7 +71,11 @@ class Backend(Protocol):
 class AsyncBackend(Protocol):
     """The same for asyncio."""
 
-    async def run(
+    async def run(self, check: Check) -> Reading:
+        """Decide one check of a `Limit`, and charge it when it is allowed."""
+        ...
+
+    async def run_all(
         self, checks: tuple[Check, ...], charge: bool, holder: str = ""
     ) -> tuple[Reading, ...]:
         """Decide some checks together, all or nothing; return a reading for each."""

@@ -42,8 +42,8 @@ class MemoryBackend:
     def __len__(self) -> int:
         return len(self._states.entries)
 
-    def run(self, checks: tuple[Check, ...], charge: bool, holder: str = "") -> tuple[Reading, ...]:
-        """Decide some checks together, all or nothing; return a reading for each."""
+    def run(self, check: Check) -> Reading:
+        """Decide one check of a `Limit`, and charge it when it is allowed."""
         # Not `with`, which takes twice as long.
         self._lock.acquire()
         try:
@@ -51,17 +51,37 @@ class MemoryBackend:
             states = self._states
             if now_us >= states.next_due_us:
                 states.forget(now_us)
-            if len(checks) > 1:
-                return self._decide_all(checks, now_us, charge, holder)
-            check = checks[0]
             limit = check.limit
-            # The usual case: one limit on a key that is neither new nor long.
+            # The usual case: a key that is neither new nor long.
             state = states.entries.get(limit.identity + check.key)
-            if state is not None:
-                return (state.decide(limit, now_us, holder or check.cost, charge),)
-            return (self._decide(check, now_us, charge, holder),)
+            if state is None:
+                return self._decide(check, now_us, True, "")
+            return state.decide(limit, now_us, check.cost, True)  # type: ignore[no-any-return]  # a Reading
         finally:
             self._lock.release()
+
+    def run_all(
+        self, checks: tuple[Check, ...], charge: bool, holder: str = ""
+    ) -> tuple[Reading, ...]:
+        """Decide some checks together, all or nothing; return a reading for each.
+
+        Every check is asked without charging, then all of them are charged or none. A shadow
+        (`enforce=False`) has no say, and is charged if it would have admitted alone. A refusal is
+        charged only where a limit asks for that by `count_denied`.
+        """
+        with self._lock:
+            now_us = self._time_ns() // 1_000
+            self._states.forget(now_us)
+            readings = [self._decide(check, now_us, False, holder) for check in checks]
+            if not charge:
+                return tuple(readings)
+            admitted = all(
+                reading[0] for check, reading in zip(checks, readings, strict=True) if check.enforce
+            )
+            for index, check in enumerate(checks):
+                if admitted or (check.enforce and not readings[index][0]):
+                    readings[index] = self._decide(check, now_us, True, holder)
+            return tuple(readings)
 
     def change(self, change: Change) -> bool:
         """Carry out a change; return whether there was anything to change."""
@@ -81,25 +101,6 @@ class MemoryBackend:
             if isinstance(change, Renew):
                 return bool(leases.renew(change.check.limit, now_us, change.holder))
             return bool(leases.release(now_us, change.holder))
-
-    def _decide_all(
-        self, checks: tuple[Check, ...], now_us: int, charge: bool, holder: str
-    ) -> tuple[Reading, ...]:
-        """Ask every check without charging, then charge all of them or none.
-
-        A shadow (`enforce=False`) has no say, and is charged if it would have admitted alone. A
-        refusal is charged only where a limit asks for that by `count_denied`.
-        """
-        readings = [self._decide(check, now_us, False, holder) for check in checks]
-        if not charge:
-            return tuple(readings)
-        admitted = all(
-            reading[0] for check, reading in zip(checks, readings, strict=True) if check.enforce
-        )
-        for index, check in enumerate(checks):
-            if admitted or (check.enforce and not readings[index][0]):
-                readings[index] = self._decide(check, now_us, True, holder)
-        return tuple(readings)
 
     def _decide(self, check: Check, now_us: int, charge: bool, holder: str) -> Reading:
         key, limit = memory_key(check), check.limit
@@ -148,11 +149,15 @@ class AsyncMemoryBackend:
     def __init__(self, memory: MemoryBackend) -> None:
         self._memory = memory
 
-    async def run(
+    async def run(self, check: Check) -> Reading:
+        """Decide one check of a `Limit`, and charge it when it is allowed."""
+        return self._memory.run(check)
+
+    async def run_all(
         self, checks: tuple[Check, ...], charge: bool, holder: str = ""
     ) -> tuple[Reading, ...]:
         """Decide some checks together, all or nothing; return a reading for each."""
-        return self._memory.run(checks, charge, holder)
+        return self._memory.run_all(checks, charge, holder)
 
     async def change(self, change: Change) -> bool:
         """Carry out a change; return whether there was anything to change."""

@@ -19,7 +19,7 @@ from limen.limiter.decorate import KeyFunction, key_function, name_of
 from limen.limiter.line import Lines, Patience, as_refusal
 from limen.limiter.settings import Observer, open_memory, validate
 from limen.limiter.slot import log_lost, renewal_interval
-from limen.model import Check, Concurrency, Decision, Limit, OnError, Receipt
+from limen.model import Check, Concurrency, Decision, Limit, OnError, Reading, Receipt
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,7 +67,11 @@ class AsyncLimiter:
         return await self._decide(plan.validated(checks))
 
     async def _decide(self, checks: tuple[Check, ...]) -> Decision:
-        decision = plan.combine(checks, await self._backend.run(checks, True))
+        if len(checks) == 1:
+            readings: tuple[Reading, ...] = (await self._backend.run(checks[0]),)
+        else:
+            readings = await self._backend.run_all(checks, True)
+        decision = plan.combine(checks, readings)
         if self._observers:
             plan.notify(self._observers, decision)
         return decision
@@ -75,7 +79,7 @@ class AsyncLimiter:
     async def peek(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
         """Say what `check` would say, and charge nothing. `remaining` is before charging."""
         checks = self._limits.checks(limits, key, cost)
-        return plan.combine(checks, await self._backend.run(checks, False))
+        return plan.combine(checks, await self._backend.run_all(checks, False))
 
     async def refund(self, decision: Decision | Receipt) -> bool:
         """Give back what a decision charged and is still counted; return whether there was any.
@@ -216,7 +220,7 @@ class AsyncSlot:
 
     async def acquire(self) -> Decision:
         """Take the slot if there is one, and charge the limits beside it. Never waits its turn."""
-        readings = await self._backend.run(self._checks, True, self.id)
+        readings = await self._backend.run_all(self._checks, True, self.id)
         self.decision = plan.combine(self._checks, readings)
         plan.notify(self._observers, self.decision)
         return self.decision

@@ -67,4 +67,4 @@ def as_refusal(decision: Decision) -> Decision:
     """Return a decision that came too late, or whose delay is too long, as a refusal."""
     if not decision.allowed:
         return decision
-    return structs.replace(decision, allowed=False, retry_after_us=decision.delay_us, delay_us=0)
+    return structs.replace(decision, allowed=False, retry_after=decision.delay, delay=0.0)

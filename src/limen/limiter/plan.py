@@ -16,7 +16,6 @@ from limen.errors import InvalidInput, shown
 from limen.limiter.settings import Observer
 from limen.model import (
     MAX_COST,
-    NEVER_US,
     Check,
     Concurrency,
     Decision,
@@ -24,6 +23,7 @@ from limen.model import (
     Reading,
     Receipt,
     Source,
+    decision_of,
     valid_cost,
     valid_key,
 )
@@ -132,18 +132,14 @@ def combine(
     checks: Sequence[Check], readings: Sequence[Reading], source: Source = "store"
 ) -> Decision:
     """Make one decision of the readings; with several, the binding check speaks for all."""
-    check = checks[0]
-    if len(checks) == 1 and check.enforce:
-        allowed, remaining, retry_us, reset_us, delay_us, stamp_us = readings[0]
-        id_ = getrandbits(63)
-        # Spelled out, because this is every decision with one limit, and `*` takes twice as long.
-        return Decision(
-            check, allowed, remaining, retry_us, reset_us, delay_us, stamp_us, source, id_
-        )
     id_ = getrandbits(63)
+    if len(checks) == 1 and checks[0].enforce:
+        return decision_of(checks[0], readings[0], source, id_)
     parts = tuple(
-        Decision(check, *reading, source, id_)
-        for check, reading in zip(checks, readings, strict=True)
+        [
+            decision_of(check, reading, source, id_)
+            for check, reading in zip(checks, readings, strict=True)
+        ]
     )
     enforced = [part for part in parts if part.check.enforce]
     refusing = [part for part in enforced if not part.allowed]
@@ -153,9 +149,9 @@ def combine(
         check=binding.check,
         allowed=not refusing,
         remaining=binding.remaining,
-        retry_after_us=binding.retry_after_us if refusing else 0,
-        reset_after_us=binding.reset_after_us,
-        delay_us=0 if refusing else max((part.delay_us for part in enforced), default=0),
+        retry_after=binding.retry_after if refusing else 0.0,
+        reset_after=binding.reset_after,
+        delay=0.0 if refusing else max((part.delay for part in enforced), default=0.0),
         stamp_us=binding.stamp_us,
         source=source,
         id=id_,
@@ -173,7 +169,7 @@ def notify(observers: tuple[Observer, ...], decision: Decision) -> None:
 
 
 def _wait(part: Decision) -> float:
-    return math.inf if part.retry_after_us == NEVER_US else part.retry_after_us
+    return math.inf if part.retry_after is None else part.retry_after
 
 
 def _share_left(part: Decision) -> Fraction:

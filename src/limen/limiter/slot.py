@@ -50,7 +50,7 @@ class Slot:
 
     def acquire(self) -> Decision:
         """Take the slot if there is one, and charge the limits beside it. Never waits."""
-        readings = self._backend.run(self._checks, True, self.id)
+        readings = self._backend.run_all(self._checks, True, self.id)
         self.decision = plan.combine(self._checks, readings)
         plan.notify(self._observers, self.decision)
         return self.decision

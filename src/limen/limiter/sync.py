@@ -18,7 +18,7 @@ from limen.limiter.decorate import KeyFunction, key_function
 from limen.limiter.line import Lines, Patience, as_refusal
 from limen.limiter.settings import Observer, open_memory, validate
 from limen.limiter.slot import Keeper, Slot
-from limen.model import MAX_COST, Check, Concurrency, Decision, Limit, OnError, Receipt
+from limen.model import MAX_COST, NEVER_US, Check, Concurrency, Decision, Limit, OnError, Receipt
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,6 +54,7 @@ class Limiter:
         self._clock = settings.clock
         self._observers = settings.observers
         self._limits = plan.Limits()
+        self._alone = self._limits.alone
         self._lines: Lines[threading.Lock] = Lines()
         self._lines_lock = threading.Lock()
         self._keeper = Keeper(self._backend)
@@ -66,28 +67,26 @@ class Limiter:
         """
         limit: object = limits[0] if len(limits) == 1 else None
         if type(limit) is str:
-            limit = self._limits.alone.get(limit)
+            limit = self._alone.get(limit)
         if (
             type(limit) is not Limit
             or type(key) is not str
             or not key
             or type(cost) is not int
-            or not 0 <= cost <= MAX_COST
+            or (cost != 1 and not 0 <= cost <= MAX_COST)
         ):
             return self._decide(self._limits.checks(limits, key, cost))
         # Nearly every call comes this way: one limit, seen before, on a proper key. Nothing is
         # left to plan or to combine, and each function not called is a twentieth of the time.
         check = Check(limit, key, cost)
-        ((allowed, remaining, retry_us, reset_us, delay_us, stamp_us),) = self._backend.run(
-            (check,), True
-        )
+        allowed, remaining, retry_us, reset_us, delay_us, stamp_us = self._backend.run(check)
         decision = Decision(
             check,
             allowed,
             remaining,
-            retry_us,
-            reset_us,
-            delay_us,
+            0.0 if allowed else None if retry_us == NEVER_US else retry_us / 1e6,
+            reset_us / 1e6,
+            delay_us / 1e6 if delay_us else 0.0,
             stamp_us,
             "store",
             getrandbits(63),
@@ -101,7 +100,7 @@ class Limiter:
         return self._decide(plan.validated(checks))
 
     def _decide(self, checks: tuple[Check, ...]) -> Decision:
-        decision = plan.combine(checks, self._backend.run(checks, True))
+        decision = plan.combine(checks, self._backend.run_all(checks, True))
         if self._observers:
             plan.notify(self._observers, decision)
         return decision
@@ -109,7 +108,7 @@ class Limiter:
     def peek(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
         """Say what `check` would say, and charge nothing. `remaining` is before charging."""
         checks = self._limits.checks(limits, key, cost)
-        return plan.combine(checks, self._backend.run(checks, False))
+        return plan.combine(checks, self._backend.run_all(checks, False))
 
     def refund(self, decision: Decision | Receipt) -> bool:
         """Give back what a decision charged and is still counted; return whether there was any.

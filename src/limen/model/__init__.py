@@ -10,6 +10,7 @@ from limen.model.decision import (
     Reading,
     Receipt,
     Source,
+    decision_of,
     valid_cost,
     valid_key,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "Reading",
     "Receipt",
     "Source",
+    "decision_of",
     "valid_cost",
     "valid_key",
 ]

@@ -77,15 +77,23 @@ class Decision(Struct, frozen=True, gc=False):
     check: Check
     """The binding check."""
     allowed: bool
+    """Whether the request may pass."""
     remaining: int
     """How many units are left after this decision; before it, for `peek`. Never negative."""
-    retry_after_us: int
-    reset_after_us: int
-    delay_us: int
+    retry_after: float | None
+    """Seconds until the same request would pass, if nobody else comes; None is never."""
+    reset_after: float
+    """Seconds until nothing is counted any more, if nobody else comes."""
+    delay: float
+    """Seconds to wait before going on, from a leaky bucket; else 0.0."""
     stamp_us: int
+    """Where the charge lies on the state's own timeline; `UNCHARGED` without one."""
     source: Source
+    """Who decided: the store, or who stood in for it."""
     id: int
+    """What makes its receipt good for one correction only."""
     several: tuple[Decision, ...] = ()
+    """The parts, when there are several."""
 
     @property
     def limit(self) -> Limit | Concurrency:
@@ -101,21 +109,6 @@ class Decision(Struct, frozen=True, gc=False):
     def cost(self) -> int:
         """How many units were asked for."""
         return self.check.cost
-
-    @property
-    def retry_after(self) -> float | None:
-        """Seconds until the same request would pass, if nobody else comes; None is never."""
-        return None if self.retry_after_us == NEVER_US else self.retry_after_us / 1e6
-
-    @property
-    def reset_after(self) -> float:
-        """Seconds until nothing is counted any more, if nobody else comes."""
-        return self.reset_after_us / 1e6
-
-    @property
-    def delay(self) -> float:
-        """Seconds to wait before going on, from a leaky bucket; else 0.0."""
-        return self.delay_us / 1e6
 
     @property
     def degraded(self) -> bool:
@@ -142,11 +135,28 @@ class Decision(Struct, frozen=True, gc=False):
         # Without the key: it may be somebody's API key.
         verdict = "allowed" if self.allowed else "refused"
         retry = "" if self.allowed else f", retry_after={self.retry_after}"
-        delay = f", delay={self.delay}" if self.delay_us else ""
+        delay = f", delay={self.delay}" if self.delay else ""
         return (
             f"<Decision {verdict}: {self.limit}, remaining={self.remaining}{retry}"
             f", reset_after={self.reset_after}{delay}, source={self.source}>"
         )
+
+
+def decision_of(check: Check, reading: Reading, source: Source, id_: int) -> Decision:
+    """Turn what an algorithm said into what a user reads."""
+    allowed, remaining, retry_us, reset_us, delay_us, stamp_us = reading
+    retry_after = None if retry_us == NEVER_US else retry_us / 1e6
+    return Decision(
+        check,
+        allowed,
+        remaining,
+        retry_after,
+        reset_us / 1e6,
+        delay_us / 1e6,
+        stamp_us,
+        source,
+        id_,
+    )
 
 
 def valid_key(key: object) -> str:

@@ -39,6 +39,7 @@ _CALENDAR_CODES = {"month": "month", "calendar day": "day"}
 
 _DOUBLE = 2**53
 _MAX_PERIOD_US = 3_650 * 86_400_000_000
+_NO_MAX_US = 2**52
 _MAX_QUOTA = 10**9
 _MAX_UNASKED = 10_000
 _MAX_EXACT = {"rolling_window": 10_000, "packed_window": 1_000_000}
@@ -88,7 +89,7 @@ class Limit:
     """What `sliding_counter` measures time in: 1, or the power of ten that keeps it exact."""
     min_interval_us: int
     max_delay_us: int
-    """-1 when there is no such limit."""
+    """The longest a request may be told to wait; -1 where none waits: in all but leaky buckets."""
     identity: str
     """What of this limit is part of the state's key: algorithm, period and name; no number."""
     _text: str
@@ -119,7 +120,8 @@ class Limit:
         set_(self, "min_interval_us", _optional_us("min_interval", min_interval, absent=0))
         set_(self, "count_denied", count_denied)
         set_(self, "max_delay", max_delay)
-        set_(self, "max_delay_us", _optional_us("max_delay", max_delay, absent=-1, least=0))
+        no_delay = _NO_MAX_US if self.algorithm == "leaky_bucket" else -1
+        set_(self, "max_delay_us", _optional_us("max_delay", max_delay, absent=no_delay, least=0))
         set_(self, "name", _name(name))
         set_(self, "capacity", quota if burst is None else burst)
         _check_options(self)

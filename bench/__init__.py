@@ -1,0 +1,1 @@
+"""Measures limen beside its peers. `python -m bench` prints the tables of README.md."""
