@@ -25,7 +25,7 @@ quick: $(VENV)/test ## The minute in between: style and the fast tests
 	$(BIN)/ruff check .
 	$(BIN)/pytest -q -m "not slow"
 
-fuzz: $(VENV)/test ## The property tests again, fifty times as hard: about half an hour
+fuzz: $(VENV)/test ## The property tests again, ten times as hard: about six minutes
 	$(BIN)/pytest tests/algorithms --hypothesis-profile=fuzz --timeout=1800
 
 bench: $(VENV)/bench ## Measure beside the peers; writes the tables of README.md

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.harness import BenchError, Target
+from bench.harness import BenchError
 from bench.libraries import LIMEN, LIMITS, THROTTLED, Quota, build
 from bench.report import table
 
@@ -155,37 +155,23 @@ def keys_table(cases: Sequence[Case], bytes_: dict[Case, int]) -> str:
 
 
 def requests_table(cases: Sequence[Case], bytes_: dict[Case, int]) -> str:
-    """Return the bytes for each request in full windows, with verdicts for `packed_window`."""
-    rows = []
-    for case in cases:
-        each = bytes_[case] / (case.keys * case.requests)
-        target = request_target(case)
-        rows.append(
-            [
-                _shown(case),
-                "a minute" if case.seconds == _MINUTE else "a day",
-                f"{case.quota:,}",
-                f"{case.keys:,}",
-                f"{each:,.1f}",
-                target.verdict(each) if target else "",
-            ]
-        )
-    head = ["full windows", "period", "quota", "keys", "bytes per request", "target"]
+    """Return the bytes for each request in full windows."""
+    rows = [
+        [
+            _shown(case),
+            "a minute" if case.seconds == _MINUTE else "a day",
+            f"{case.quota:,}",
+            f"{case.keys:,}",
+            f"{bytes_[case] / (case.keys * case.requests):,.1f}",
+        ]
+        for case in cases
+    ]
     return (
         "### Memory for each request in an exact window\n\n"
         "Every window full; all that its key costs is divided among its requests, "
-        f"{_source()}. Targets of `packed_window`: at most 7.5; goal 5 for a minute, and 6 for a "
-        f"day from 1,000 on.\n\n{table(head, rows)}"
+        f"{_source()}.\n\n"
+        f"{table(['full windows', 'period', 'quota', 'keys', 'bytes per request'], rows)}"
     )
-
-
-def request_target(case: Case) -> Target | None:
-    """Return what is promised for the bytes per request of a case, if anything."""
-    if case.algorithm != "packed_window":
-        return None
-    if case.seconds == _MINUTE:
-        return Target(7.5, 5, less_is_better=True)
-    return Target(7.5, 6 if case.quota >= 1_000 else None, less_is_better=True)
 
 
 def _shown(case: Case) -> str:

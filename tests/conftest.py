@@ -8,6 +8,6 @@ settings.register_profile(
     "test", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
-    "fuzz", deadline=None, max_examples=5_000, suppress_health_check=[HealthCheck.too_slow]
+    "fuzz", deadline=None, max_examples=1_000, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("test")

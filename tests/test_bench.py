@@ -7,10 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-# `bench` stands beside `src`, and is not installed.
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from bench import __main__ as command
 from bench import footprint, memory, report
 from bench.harness import BenchError, Contestant, Target, measure, ratio, rotated
@@ -187,28 +183,9 @@ def test_a_store_that_is_fuller_than_it_may_be_is_an_error() -> None:
         footprint.grown(case)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "quota", "bytes_each", "verdict"),
-    [
-        (60, 100, 5.0, "met goal"),
-        (60, 100, 8.0, "MISSED"),
-        (86_400, 100, 5.0, "met minimum"),
-        (86_400, 1_000, 6.0, "met goal"),
-        (86_400, 1_000, 7.0, "met minimum"),
-        (86_400, 1_000, 8.0, "MISSED"),
-    ],
-)
-def test_bytes_per_request_get_a_verdict(
-    seconds: int, quota: int, bytes_each: float, verdict: str
-) -> None:
-    case = footprint.Case(LIMEN, "packed_window", seconds, 10, quota, quota)
-    shown = footprint.requests_table([case], {case: int(bytes_each * 10 * quota)})
-    assert shown.endswith(f"| {bytes_each} | {verdict} |")
-
-
-def test_only_the_packed_window_has_a_target_for_bytes() -> None:
-    case = footprint.Case(LIMEN, "rolling_window", 60, 10, 100, 100)
-    assert footprint.request_target(case) is None
+def test_bytes_are_divided_among_the_requests() -> None:
+    case = footprint.Case(LIMEN, "packed_window", 60, 10, 100, 100)
+    assert footprint.requests_table([case], {case: 5_000}).endswith("| 100 | 10 | 5.0 |")
 
 
 # report and command line

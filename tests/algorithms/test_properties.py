@@ -168,7 +168,7 @@ def test_a_debit_is_charged_and_never_holds_more_than_twice_the_limit(
     before = world.peek(limit, 0)[1]
     world.state.debit(world.now_us, more)
     assert world.peek(limit, 0)[1] == max(before - more, 0)
-    waits_us = 3 * max(limit.period_us, limit.fill_us)
+    waits_us = 3 * (max(limit.period_us, limit.fill_us) + 1)
     assert world.peek(limit, limit.capacity, waits_us)[0]
 
 

@@ -53,18 +53,18 @@ class Bucket(Struct, gc=False):
             t_us, used_us, used_rem = self.advance(limit, now_us)
 
         # decide
-        quota = limit.quota
+        interval_us, interval_rem, fill_us = limit.interval_us, limit.interval_rem, limit.fill_us
         if cost == 1:
-            after_us, after_rem = used_us + limit.interval_us, used_rem + limit.interval_rem
+            after_us, after_rem = used_us + interval_us, used_rem + interval_rem
         else:
             cost_us, cost_rem = drain_time(limit, cost)
             after_us, after_rem = used_us + cost_us, used_rem + cost_rem
-        if after_rem >= quota:
-            after_us += 1
-            after_rem -= quota
-        over_us = after_us - limit.fill_us
-        if after_rem > limit.fill_rem:
-            over_us += 1
+        over_us = after_us - fill_us
+        if after_rem:
+            if after_rem >= limit.quota:
+                after_us, after_rem, over_us = after_us + 1, after_rem - limit.quota, over_us + 1
+            if after_rem > limit.fill_rem:
+                over_us += 1
         drained_us, delay_us, late_us = used_us + 1 if used_rem else used_us, 0, 0
         if limit.max_delay_us >= 0 and cost:
             delay_us = drained_us
@@ -92,10 +92,10 @@ class Bucket(Struct, gc=False):
                 self.offset_us = t_us - now_us
 
         # reply
-        if used_rem or limit.interval_rem:
+        if used_rem or interval_rem:
             remaining = units_left(limit, used_us, used_rem)
         else:
-            remaining = (limit.fill_us - used_us) // limit.interval_us
+            remaining = (fill_us - used_us) // interval_us
         return True, remaining if remaining > 0 else 0, 0, drained_us, delay_us, stamp_us
 
     def refund(self, now_us: int, cost: int, stamp_us: int) -> int:
