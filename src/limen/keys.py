@@ -12,7 +12,7 @@ from limen.model.text import DIGEST_MARK, digest, escaped
 MAX_NAMESPACE = 32
 MAX_BYTES = 200
 MAX_PLAIN = 200
-_MAX_TEXT = 48
+_MAX_TEXT = 43
 
 
 def memory_key(check: Check) -> str:
@@ -36,3 +36,8 @@ def redis_key(namespace: str, check: Check) -> str:
         return f"{namespace}:{{{escaped(key, _MAX_TEXT)}}}{check.limit.identity}"
     tag, rest = escaped(subject, _MAX_TEXT), escaped(key, _MAX_TEXT)
     return f"{namespace}:{{{tag}}}{check.limit.identity}{rest}"
+
+
+def marker_key(key: str, receipt_id: str) -> str:
+    """Return the key that says that a receipt was used on the state at `key`, in the same slot."""
+    return f"{key}#{receipt_id}"

@@ -1,0 +1,52 @@
+-- What every script begins with. All numbers are whole and below 2^53.
+
+local NEVER_US = -1
+local UNCHARGED = -1
+
+local function divmod(a, b)
+  local rem = a % b
+  return (a - rem) / b, rem
+end
+
+local function ceil_div(a, b)
+  local whole, rem = divmod(a, b)
+  return rem > 0 and whole + 1 or whole
+end
+
+-- A TTL is rounded up, and a millisecond is added because keys expire by a coarser clock.
+local function ttl_ms(left_us)
+  return ceil_div(left_us, 1000) + 1
+end
+
+-- The time in which `units` drain at `quota` per period: microseconds, and a remainder in 1/quota.
+local function drain_time(limit, quota, units)
+  local interval_us, interval_rem = divmod(limit.period_us, quota)
+  local carry, rem = divmod(units * interval_rem, quota)
+  return units * interval_us + carry, rem
+end
+
+-- How many whole units still fit beside what is in use. The product with the quota would pass 2^53,
+-- so the quotient is estimated, and then mended by times that do not.
+local function units_left(limit, used_us, used_rem)
+  local free_us, free_rem = limit.fill_us - used_us, limit.fill_rem - used_rem
+  if free_rem < 0 then free_us, free_rem = free_us - 1, free_rem + limit.quota end
+  if free_us < 0 then return 0 end
+  local units = math.min(math.floor(free_us / limit.period_us * limit.quota), limit.capacity)
+  local function fits(count)
+    local us, rem = drain_time(limit, limit.quota, count)
+    return us < free_us or (us == free_us and rem <= free_rem)
+  end
+  while units > 0 and not fits(units) do units = units - 1 end
+  while units < limit.capacity and fits(units + 1) do units = units + 1 end
+  return units
+end
+
+local function least(a_us, a_rem, b_us, b_rem)
+  if a_us < b_us or (a_us == b_us and a_rem <= b_rem) then return a_us, a_rem end
+  return b_us, b_rem
+end
+
+-- The lower end of a range of scores that does not contain `t_us` itself.
+local function above(t_us)
+  return string.format("(%.0f", t_us)
+end

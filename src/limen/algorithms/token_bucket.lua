@@ -1,0 +1,130 @@
+-- Token bucket and leaky bucket. The twin of token_bucket.py: same steps, same names.
+--
+-- State: a string, ">I7 I4 I7 I7 I4": arrival_us, arrival_rem, newest_us, offset_us, and the quota
+-- it was written under. TTL: until it has drained.
+
+local bucket = {}
+local BUCKET = ">I7I4I7I7I4"
+local FAR_US = 4503599627370496  -- 2^52
+
+function bucket.load(key, limit)
+  local kept = redis.call("GET", key)
+  if not kept then
+    return {arrival_us = 0, arrival_rem = 0, newest_us = 0, offset_us = 0, quota = limit.quota}
+  end
+  local state = {known = true}
+  state.arrival_us, state.arrival_rem, state.newest_us, state.offset_us, state.quota =
+    struct.unpack(BUCKET, kept)
+  return state
+end
+
+function bucket.left_us(state, limit, now_us)
+  local left_us = state.arrival_us - now_us - state.offset_us
+  return state.arrival_rem > 0 and left_us + 1 or left_us
+end
+
+function bucket.save(key, state, limit, now_us)
+  local left_us = bucket.left_us(state, limit, now_us)
+  if left_us <= 0 then
+    if state.known then redis.call("DEL", key) end
+    return
+  end
+  local kept = struct.pack(BUCKET, state.arrival_us, state.arrival_rem, state.newest_us,
+    state.offset_us, state.quota)
+  redis.call("SET", key, kept, "PX", ttl_ms(left_us))
+end
+
+function bucket.decide(state, limit, now_us, cost, charge)
+  -- advance
+  local t_us, used_us, used_rem = bucket.advance(state, limit, now_us)
+
+  -- decide
+  local cost_us, cost_rem = drain_time(limit, limit.quota, cost)
+  local after_us, after_rem = used_us + cost_us, used_rem + cost_rem
+  if after_rem >= limit.quota then
+    after_us, after_rem = after_us + 1, after_rem - limit.quota
+  end
+  local over_us = after_us - limit.fill_us
+  if after_rem > limit.fill_rem then over_us = over_us + 1 end
+  local drained_us, delay_us, late_us = used_us, 0, 0
+  if used_rem > 0 then drained_us = drained_us + 1 end
+  if limit.max_delay_us >= 0 and cost > 0 then
+    delay_us = drained_us
+    late_us = delay_us - limit.max_delay_us
+  end
+  if (over_us > 0 or late_us > 0) and cost > 0 then
+    local retry_us = math.max(over_us, late_us)
+    if cost > limit.capacity then retry_us = NEVER_US end
+    return 0, units_left(limit, used_us, used_rem), retry_us, drained_us, 0, UNCHARGED
+  end
+
+  -- store
+  local stamp_us = UNCHARGED
+  if charge and cost > 0 then
+    used_us, used_rem, drained_us = after_us, after_rem, after_us
+    if used_rem > 0 then drained_us = drained_us + 1 end
+    bucket.store(state, limit.quota, now_us, t_us, used_us, used_rem)
+    stamp_us = state.arrival_us
+  end
+
+  -- reply
+  return 1, units_left(limit, used_us, used_rem), 0, drained_us, delay_us, stamp_us
+end
+
+function bucket.refund(state, limit, now_us, cost, stamp_us)
+  local quota = state.quota
+  local t_us, used_us, used_rem = bucket.advance(state, {quota = quota}, now_us)
+  local back_us, back_rem = drain_time(limit, quota, cost)
+  local left_rem = stamp_us == state.arrival_us and state.arrival_rem or 0
+  back_us, back_rem = least(back_us, back_rem, stamp_us - t_us, left_rem)
+  back_us, back_rem = least(back_us, back_rem, used_us, used_rem)
+  if back_us < 0 or (back_us == 0 and back_rem <= 0) then return 0 end
+  used_us, used_rem = used_us - back_us, used_rem - back_rem
+  if used_rem < 0 then used_us, used_rem = used_us - 1, used_rem + quota end
+  bucket.store(state, quota, now_us, t_us, used_us, used_rem)
+  return 1
+end
+
+function bucket.debit(state, limit, now_us, cost)
+  local quota = state.quota
+  local t_us, used_us, used_rem = bucket.advance(state, {quota = quota}, now_us)
+  local cost_us, cost_rem = drain_time(limit, quota, cost)
+  local after_us, after_rem = used_us + cost_us, used_rem + cost_rem
+  if after_rem >= quota then after_us, after_rem = after_us + 1, after_rem - quota end
+  local most_us, most_rem = drain_time(limit, quota, 2 * limit.capacity)
+  if used_us > most_us or (used_us == most_us and used_rem > most_rem) then
+    most_us, most_rem = used_us, used_rem
+  end
+  after_us, after_rem = least(after_us, after_rem, most_us, most_rem)
+  bucket.store(state, quota, now_us, t_us, after_us, after_rem)
+end
+
+-- Changes the state only when the clock has stepped back or the quota has changed.
+function bucket.advance(state, limit, now_us)
+  local t_us = now_us + state.offset_us
+  if t_us < state.newest_us then
+    state.offset_us = state.offset_us + state.newest_us - t_us
+    t_us = state.newest_us
+    state.dirty = true
+  end
+  local used_us, used_rem = state.arrival_us - t_us, state.arrival_rem
+  if used_us < 0 or (used_us == 0 and used_rem == 0) then return now_us, 0, 0 end
+  if state.quota ~= limit.quota then
+    -- (used_us + used_rem / old) * old / new, in steps that each stay below 2^53.
+    local whole, part = divmod(used_us, limit.quota)
+    local carry
+    carry, used_rem = divmod(part * state.quota + used_rem, limit.quota)
+    used_us = math.min(whole * state.quota + carry, FAR_US)
+    bucket.store(state, limit.quota, now_us, t_us, used_us, used_rem)
+  end
+  return t_us, used_us, used_rem
+end
+
+function bucket.store(state, quota, now_us, t_us, used_us, used_rem)
+  state.quota = quota
+  state.arrival_us = t_us + used_us
+  state.arrival_rem = used_rem
+  state.newest_us = t_us
+  state.offset_us = t_us - now_us
+  state.dirty = true
+end
