@@ -10,6 +10,7 @@
 local packed = exact_window({})
 local HEADER, HEADER_BYTES = ">I7I7I7I3I3I3", 30
 local FIRST_PLACES = 8
+local PLACES = {[3] = ">I3", [4] = ">I4", [5] = ">I5", [6] = ">I6"}
 
 local function width_of(period_us)
   if period_us < 16777216 then return 3 end
@@ -20,7 +21,7 @@ end
 
 function packed.load(key, limit)
   local width = width_of(limit.period_us)
-  local state = {key = key, width = width, place = ">I" .. width, modulus = 256 ^ width}
+  local state = {key = key, width = width, place = PLACES[width], modulus = 256 ^ width}
   state.oldest_us, state.newest_us, state.offset_us = 0, 0, 0
   state.start, state.count, state.capacity = 0, 0, 0
   local header = redis.call("GETRANGE", key, 0, HEADER_BYTES - 1)
