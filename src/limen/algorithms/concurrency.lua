@@ -105,3 +105,5 @@ function concurrency.save(key, state, limit, now_us)
   end
   redis.call("PEXPIRE", key, ttl_ms(last_us - now_us - state.offset_us))
 end
+
+return concurrency

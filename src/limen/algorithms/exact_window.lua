@@ -111,7 +111,7 @@ local function exact_debit(stamps, state, limit, now_us, cost)
 end
 
 -- Give a kind of stamps the functions that every algorithm has.
-local function exact_window(stamps)
+return function(stamps)
   function stamps.decide(...) return exact_decide(stamps, ...) end
   function stamps.refund(...) return exact_refund(stamps, ...) end
   function stamps.debit(...) return exact_debit(stamps, ...) end

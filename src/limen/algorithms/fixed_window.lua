@@ -120,3 +120,5 @@ function fixed.advance(state, limit, now_us)
   start_us, end_us = window_at(limit, t_us)
   return t_us, start_us, end_us, 0
 end
+
+return fixed

@@ -7,7 +7,7 @@
 --
 -- The ring grows with use and ends at the quota; it is then as large as it has to be, and wraps.
 
-local packed = exact_window({})
+local packed = exact_window()({})
 local HEADER, HEADER_BYTES = ">I7I7I7I3I3I3", 30
 local FIRST_PLACES = 8
 local PLACES = {[3] = ">I3", [4] = ">I4", [5] = ">I5", [6] = ">I6"}
@@ -119,3 +119,5 @@ function packed.save(key, state, limit, now_us)
   end
   redis.call("PEXPIRE", key, ttl_ms(left_us))
 end
+
+return packed

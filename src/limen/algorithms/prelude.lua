@@ -31,13 +31,12 @@ local function units_left(limit, used_us, used_rem)
   local free_us, free_rem = limit.fill_us - used_us, limit.fill_rem - used_rem
   if free_rem < 0 then free_us, free_rem = free_us - 1, free_rem + limit.quota end
   if free_us < 0 then return 0 end
-  local units = math.min(math.floor(free_us / limit.period_us * limit.quota), limit.capacity)
-  local function fits(count)
-    local us, rem = drain_time(limit, limit.quota, count)
-    return us < free_us or (us == free_us and rem <= free_rem)
+  local units = math.min(math.floor(free_us / limit.period_us * limit.quota) + 1, limit.capacity)
+  while units > 0 do
+    local us, rem = drain_time(limit, limit.quota, units)
+    if us < free_us or (us == free_us and rem <= free_rem) then break end
+    units = units - 1
   end
-  while units > 0 and not fits(units) do units = units - 1 end
-  while units < limit.capacity and fits(units + 1) do units = units + 1 end
   return units
 end
 

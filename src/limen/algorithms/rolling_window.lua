@@ -4,7 +4,7 @@
 -- number that tells units of one microsecond apart. The offset, if there is one, is the member "o"
 -- with a negative score, in front of all stamps. TTL: until the newest stamp leaves the window.
 
-local rolling = exact_window({})
+local rolling = exact_window()({})
 local UNIT = ">I7I4"
 local ZADD_AT_ONCE = 1000
 
@@ -73,3 +73,5 @@ function rolling.save(key, state, limit, now_us)
   end
   redis.call("PEXPIRE", key, ttl_ms(left_us))
 end
+
+return rolling

@@ -120,3 +120,5 @@ function sliding.advance(state, limit, now_us)
   if age_us < 2 * period_us then return t_us, start_us + period_us, 0, state.current end
   return now_us, now_us - now_us % period_us, 0, 0
 end
+
+return sliding

@@ -128,3 +128,5 @@ function bucket.store(state, quota, now_us, t_us, used_us, used_rem)
   state.offset_us = t_us - now_us
   state.dirty = true
 end
+
+return bucket

@@ -11,8 +11,11 @@
 
 local DECIDE, PEEK, CORRECT, RENEW, RELEASE, RESET = 1, 2, 3, 4, 5, 6
 local ENFORCE, COUNT_DENIED, CALENDAR_DAY = 1, 2, 4
-local ALGORITHMS = {fixed, sliding, rolling, packed, bucket, bucket, concurrency}
 local CONCURRENCY = 7
+-- Made when the first request asks for one: to make them all takes longer than to decide.
+local MAKERS = {fixed_window, sliding_counter, rolling_window, packed_window, token_bucket,
+  token_bucket, concurrency}
+local made = {}
 local next_key = 0
 
 local function flag(flags, which)
@@ -32,7 +35,8 @@ local function read_check(packed_request, place, op)
     limit.fill_us, limit.fill_rem = drain_time(limit, limit.quota, limit.capacity)
   end
   check.limit, check.enforce = limit, flag(flags, ENFORCE) == 1
-  check.algorithm, check.slot = ALGORITHMS[code], code == CONCURRENCY
+  if not made[code] then made[code] = MAKERS[code]() end
+  check.algorithm, check.slot = made[code], code == CONCURRENCY
   next_key = next_key + 1
   check.key = KEYS[next_key]
   if op == CORRECT then
@@ -125,7 +129,7 @@ end
 local function hold(request)
   load_all(request)
   local check = request[1]
-  local change = request.op == RENEW and concurrency.renew or concurrency.release
+  local change = request.op == RENEW and check.algorithm.renew or check.algorithm.release
   local changed = change(check.state, check.limit, now_us, request.holder)
   save_all(request)
   return {1, changed}

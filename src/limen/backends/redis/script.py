@@ -16,7 +16,6 @@ from limen.keys import marker_key, redis_key
 from limen.model import Check, Concurrency, Limit, Reading
 
 _PARTS = (
-    "prelude",
     "token_bucket",
     "fixed_window",
     "sliding_counter",
@@ -55,9 +54,13 @@ Packed = tuple[list[str], bytes]
 def text(*, test: bool = False) -> str:
     """Return the script. For tests, time is its last argument instead of the server's."""
     algorithms = files("limen.algorithms")
-    parts = [algorithms.joinpath(f"{name}.lua").read_text("utf-8") for name in _PARTS]
+    prelude = algorithms.joinpath("prelude.lua").read_text("utf-8")
+    parts = [
+        f"local function {name}()\n{algorithms.joinpath(f'{name}.lua').read_text('utf-8')}end\n"
+        for name in _PARTS
+    ]
     driver = files("limen.backends.redis").joinpath("driver.lua").read_text("utf-8")
-    return "\n".join([_TEST_TIME if test else _SERVER_TIME, *parts, driver])
+    return "\n".join([_TEST_TIME if test else _SERVER_TIME, prelude, *parts, driver])
 
 
 def pack_checks(namespace: str, checks: Sequence[Check], charge: bool, holder: str = "") -> Packed:
