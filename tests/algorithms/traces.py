@@ -89,6 +89,8 @@ def limits(algorithm: str) -> st.SearchStrategy[list[Limit]]:
                 options["max_delay"] = draw(st.none() | st.just(0.0) | st.just(period / 2))
             if algorithm in EXACT and draw(st.booleans()):
                 options["min_interval"] = max(period * draw(st.sampled_from([0.1, 0.5, 1])), 1e-6)
+            if algorithm in EXACT:
+                options["count_denied"] = draw(st.booleans())
             found.append(Limit(quota, period, algorithm=algorithm, **options))
         return found
 

@@ -240,6 +240,52 @@ def test_refund_of_several_limits_gives_back_to_each(limiter: Any) -> None:
     assert limiter.peek("k", "5/minute").remaining == 5
 
 
+@pytest.mark.parametrize("algorithm", ["token_bucket", "leaky_bucket"])
+def test_the_second_of_two_refunds_eats_no_newer_charge(
+    limiter: Any, clock: ManualClock, algorithm: str
+) -> None:
+    text = f"10/10s {algorithm}"
+    first, second = limiter.check("k", text, cost=5), limiter.check("k", text, cost=5)
+    assert limiter.refund(first)
+    clock.advance(5)  # the second has drained
+    limiter.check("k", text, cost=5)
+    assert not limiter.refund(second)
+    assert limiter.peek("k", text).remaining == 5
+
+
+@every_algorithm
+def test_a_receipt_from_before_a_step_back_eats_no_newer_charge(
+    limiter: Any, clock: ManualClock, algorithm: str
+) -> None:
+    text = f"10/10s {algorithm}"
+    old = limiter.check("k", text, cost=10)
+    clock.advance(-1_000)
+    limiter.peek("k", text)
+    clock.advance(45)
+    limiter.check("k", text, cost=10)
+    assert not limiter.refund(old)
+    assert limiter.peek("k", text).remaining == 0
+
+
+def test_counted_refusals_under_a_lowered_quota_forget_nothing_that_was_used(
+    limiter: Any, clock: ManualClock
+) -> None:
+    limiter.check("k", "100/minute count_denied", cost=100)
+    clock.advance(1)
+    assert not limiter.check("k", "1/minute count_denied").allowed
+    assert not limiter.check("k", "100/minute count_denied", cost=2).allowed
+
+
+@every_algorithm
+def test_a_peek_under_another_quota_changes_nothing(
+    limiter: Any, clock: ManualClock, algorithm: str
+) -> None:
+    limiter.check("k", f"1/minute {algorithm}")
+    limiter.peek("k", f"1000/minute {algorithm}")
+    clock.advance(0.1)
+    assert not limiter.check("k", f"1/minute {algorithm}").allowed
+
+
 def test_reset_forgets_what_was_counted(limiter: Any) -> None:
     limiter.check("k", "1/minute", "1/hour")
     limiter.reset("k", "1/minute")

@@ -63,7 +63,7 @@ local function exact_decide(stamps, state, limit, now_us, cost, charge)
       stamp_us = t_us
       count = count + cost
     elseif limit.count_denied == 1 and retry_us ~= NEVER_US then
-      local drop = expired + math.max(over, 0)
+      local drop = expired + math.min(math.max(over, 0), cost)
       local kept = state.count - drop
       count = kept + cost
       over = count + cost - quota
@@ -85,7 +85,7 @@ end
 
 local function exact_refund(stamps, state, limit, now_us, cost, stamp_us)
   local t_us = exact_advance(stamps, state, limit, now_us)
-  if state.count == 0 or stamp_us <= t_us - limit.period_us then return 0 end
+  if state.count == 0 or stamp_us > t_us or stamp_us <= t_us - limit.period_us then return 0 end
   local first = stamps.up_to(state, stamp_us - 1)
   local back = math.min(cost, stamps.up_to(state, stamp_us) - first)
   if back > 0 then

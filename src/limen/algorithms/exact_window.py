@@ -84,7 +84,9 @@ class ExactWindow(Struct, gc=False):
                     self.newest_us = t_us
                     count = self.count = count + cost
             elif limit.count_denied and retry_us != NEVER_US:
-                self.push(t_us, cost, expired + max(over, 0))
+                # As many go as come, so that a quota that was lowered and is raised again finds
+                # what was used under it.
+                self.push(t_us, cost, expired + min(max(over, 0), cost))
                 self.limit = limit
                 self.offset_us = t_us - now_us
                 count = self.count
@@ -108,7 +110,7 @@ class ExactWindow(Struct, gc=False):
         Charges of the same microsecond cannot be told apart, and need not be.
         """
         t_us, _ = self.advance(now_us)
-        if stamp_us <= t_us - self.limit.period_us:
+        if not t_us - self.limit.period_us < stamp_us <= t_us:
             return 0
         first = self.up_to(stamp_us - 1)
         back = min(cost, self.up_to(stamp_us) - first)

@@ -90,8 +90,8 @@ function fixed.decide(state, limit, now_us, cost, charge)
 end
 
 function fixed.refund(state, limit, now_us, cost, stamp_us)
-  local _, start_us, end_us, count = fixed.advance(state, limit, now_us)
-  if stamp_us < start_us or stamp_us >= end_us then return 0 end
+  local t_us, start_us, _, count = fixed.advance(state, limit, now_us)
+  if stamp_us < start_us or stamp_us > t_us then return 0 end
   local back = math.min(cost, count)
   state.count = count - back
   state.dirty = true

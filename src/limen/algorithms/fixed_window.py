@@ -72,8 +72,8 @@ class Window(Struct, gc=False):
 
     def refund(self, now_us: int, cost: int, stamp_us: int) -> int:
         """Give back a charge made in the current window; return the units."""
-        _, start_us, end_us, count = self.advance(self.limit, now_us)
-        if not start_us <= stamp_us < end_us:
+        t_us, start_us, _, count = self.advance(self.limit, now_us)
+        if not start_us <= stamp_us <= t_us:
             return 0
         back = min(cost, count)
         self.count = count - back

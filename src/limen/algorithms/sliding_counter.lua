@@ -15,6 +15,7 @@ function sliding.load(key)
 end
 
 function sliding.left_us(state, limit, now_us)
+  if state.current == 0 and state.previous == 0 then return 0 end
   return state.start_us + 2 * limit.period_us - now_us - state.offset_us
 end
 
@@ -83,6 +84,7 @@ end
 function sliding.refund(state, limit, now_us, cost, stamp_us)
   local t_us, start_us, current, previous = sliding.advance(state, limit, now_us)
   local back
+  if stamp_us > t_us then return 0 end
   if stamp_us >= start_us then
     back = math.min(cost, current)
     current = current - back

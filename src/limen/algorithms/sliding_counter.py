@@ -30,7 +30,8 @@ class Windows(Struct, gc=False):
     @property
     def expires_us(self) -> int:
         """When the current window has slid out of view too."""
-        return self.start_us + 2 * self.limit.period_us
+        counted = self.current or self.previous
+        return self.start_us + 2 * self.limit.period_us if counted else 0
 
     def decide(self, limit: Limit, now_us: int, cost: int, charge: bool) -> Reading:
         """Say whether `cost` fits beside the estimate; charge it if so and `charge` is set."""
@@ -76,6 +77,8 @@ class Windows(Struct, gc=False):
     def refund(self, now_us: int, cost: int, stamp_us: int) -> int:
         """Give back a charge that one of the two windows still holds; return the units."""
         t_us, start_us, current, previous = self.advance(self.limit, now_us)
+        if stamp_us > t_us:
+            return 0
         if stamp_us >= start_us:
             back = min(cost, current)
             current -= back

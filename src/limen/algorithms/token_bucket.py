@@ -11,6 +11,12 @@ Exactness. A unit drains in period / quota microseconds, which is rarely whole (
 are pairs: whole microseconds, and a remainder counted in 1/quota of a microsecond. No rounding
 happens anywhere, so 97 a second is 97 a second for ever.
 
+Receipts. Usage drains in the order it came, so a charge lies on a line between where it begins and
+where it ends to drain, and a refund gives back what of it lies ahead. That pulls in what lies
+behind it. `shift_us` is by how much in all, and the end that a receipt names is arrival plus shift,
+as if nothing had been pulled in. So a refund may be too small, by later ones that came back before
+it, and is never too large.
+
 Carry-over. The state keeps the limit it was written under. When the quota has changed since, what
 was used stays used: the time left is scaled by old quota / new quota.
 
@@ -35,13 +41,14 @@ class Bucket(Struct, gc=False):
     limit: Limit
     arrival_us: int = 0
     arrival_rem: int = 0
+    shift_us: int = 0
     newest_us: int = 0
     offset_us: int = 0
 
     @property
     def expires_us(self) -> int:
-        """When the bucket is full again, which equals no state at all."""
-        return self.arrival_us + (1 if self.arrival_rem else 0)
+        """When the bucket is full again, and every end that a receipt names has passed."""
+        return self.arrival_us + self.shift_us + (1 if self.arrival_rem else 0)
 
     def decide(self, limit: Limit, now_us: int, cost: int, charge: bool) -> Reading:
         """Say whether `cost` fits; charge it when it does and `charge` is set."""
@@ -50,7 +57,7 @@ class Bucket(Struct, gc=False):
         used_us, used_rem = self.arrival_us - t_us, self.arrival_rem
         same = used_us > 0 and t_us >= self.newest_us and self.limit is limit
         if not same:
-            t_us, used_us, used_rem = self.advance(limit, now_us)
+            t_us, used_us, used_rem = self.advance(limit, now_us, charge)
 
         # decide
         interval_us, interval_rem, fill_us = limit.interval_us, limit.interval_rem, limit.fill_us
@@ -82,14 +89,15 @@ class Bucket(Struct, gc=False):
         stamp_us = UNCHARGED
         if charge and cost:
             used_us, used_rem, drained_us = after_us, after_rem, after_us
-            self.arrival_us = stamp_us = t_us + used_us
-            self.arrival_rem = used_rem
-            self.newest_us = t_us
+            if same:
+                self.arrival_us = t_us + used_us
+                self.arrival_rem = used_rem
+                self.newest_us = t_us
+            else:
+                self.store(limit, now_us, t_us, used_us, used_rem)
+            stamp_us = self.arrival_us + self.shift_us
             if used_rem:
                 drained_us += 1
-            if not same:
-                self.limit = limit
-                self.offset_us = t_us - now_us
 
         # reply
         if used_rem or interval_rem:
@@ -101,14 +109,16 @@ class Bucket(Struct, gc=False):
     def refund(self, now_us: int, cost: int, stamp_us: int) -> int:
         """Give back what of a charge has not drained yet; return the units, rounded up.
 
-        Usage drains in the order it came. A charge that ended at `stamp_us` has drained by then,
-        and only what lies between now and `stamp_us` of it is still counted. So a refund leaves
-        what would be there had the request never come, and an old receipt cannot eat into newer
-        charges. The stamp is cut to whole microseconds; of the newest charge the rest is known.
+        So a refund leaves what would be there had the request never come, and an old receipt
+        cannot eat into newer charges. A stamp is cut to whole microseconds; of the newest charge
+        the rest is known.
         """
         limit = self.limit
-        t_us, used_us, used_rem = self.advance(limit, now_us)
-        left = (stamp_us - t_us, self.arrival_rem if stamp_us == self.arrival_us else 0)
+        end_us = self.arrival_us + self.shift_us
+        t_us, used_us, used_rem = self.advance(limit, now_us, True)
+        if stamp_us > end_us:
+            return 0  # of a state that is no more
+        left = (stamp_us - self.shift_us - t_us, self.arrival_rem if stamp_us == end_us else 0)
         back_us, back_rem = min(drain_time(limit, cost), left, (used_us, used_rem))
         if (back_us, back_rem) <= (0, 0):
             return 0
@@ -116,13 +126,15 @@ class Bucket(Struct, gc=False):
         if used_rem < 0:
             used_us -= 1
             used_rem += limit.quota
+        if stamp_us < end_us:
+            self.shift_us += back_us + (1 if back_rem else 0)
         self.store(limit, now_us, t_us, used_us, used_rem)
         return -(-(back_us * limit.quota + back_rem) // limit.period_us)
 
     def debit(self, now_us: int, cost: int) -> None:
         """Charge without asking, into debt if need be, but not beyond twice the capacity."""
         limit = self.limit
-        t_us, used_us, used_rem = self.advance(limit, now_us)
+        t_us, used_us, used_rem = self.advance(limit, now_us, True)
         cost_us, cost_rem = drain_time(limit, cost)
         after_us, after_rem = used_us + cost_us, used_rem + cost_rem
         if after_rem >= limit.quota:
@@ -131,30 +143,43 @@ class Bucket(Struct, gc=False):
         most = max(drain_time(limit, 2 * limit.capacity), (used_us, used_rem))
         self.store(limit, now_us, t_us, *min((after_us, after_rem), most))
 
-    def advance(self, limit: Limit, now_us: int) -> tuple[int, int, int]:
+    def advance(self, limit: Limit, now_us: int, charge: bool) -> tuple[int, int, int]:
         """Return the state's time and what is in use at it, as drain time under `limit`.
 
-        Changes the state only when the clock has stepped back or the quota has changed: from then
-        on it drains at the new rate, so that has to be written down also by a refusal or a peek.
+        Changes the state when the clock has stepped back; and, unless it is a peek, when the quota
+        has changed: from then on it drains at the new rate, also if this request is refused.
         """
         t_us = now_us + self.offset_us
         if t_us < self.newest_us:
             self.offset_us += self.newest_us - t_us
             t_us = self.newest_us
         used_us, used_rem = self.arrival_us - t_us, self.arrival_rem
-        if used_us <= 0 and (used_us < 0 or not used_rem):
+        if used_us < 0 or (used_us == 0 and not used_rem):
+            if self.expires_us > t_us:
+                return t_us, 0, 0
+            if charge:
+                self.arrival_us = self.arrival_rem = self.shift_us = 0
+                self.newest_us = self.offset_us = 0
             return now_us, 0, 0
         written = self.limit
         if written is not limit and written.quota != limit.quota:
             # (used_us + used_rem / old) * old / new, in steps that each stay below 2**53.
             whole, part = divmod(used_us, limit.quota)
-            carry, used_rem = divmod(part * written.quota + used_rem, limit.quota)
-            used_us = min(whole * written.quota + carry, _FAR_US)
-            self.store(limit, now_us, t_us, used_us, used_rem)
+            carry, rem = divmod(part * written.quota + used_rem, limit.quota)
+            scaled_us = min(whole * written.quota + carry, _FAR_US)
+            if charge:
+                # What came before is pulled in with the rest.
+                self.shift_us += max(used_us + 1 - scaled_us, 0)
+                self.store(limit, now_us, t_us, scaled_us, rem)
+            used_us, used_rem = scaled_us, rem
         return t_us, used_us, used_rem
 
     def store(self, limit: Limit, now_us: int, t_us: int, used_us: int, used_rem: int) -> None:
-        """Keep what is in use at `t_us`."""
+        """Keep what is in use at `t_us`; the ends that were told before stay behind."""
+        if self.arrival_us <= t_us:
+            # All had drained. Where it was told to end later than now, go on from there.
+            end_us = self.arrival_us + self.shift_us
+            self.shift_us = end_us - t_us if end_us > t_us else 0
         self.limit = limit
         self.arrival_us = t_us + used_us
         self.arrival_rem = used_rem

@@ -1,8 +1,8 @@
 """`Limit` and `Concurrency`: what is allowed, validated once, and the same in whole numbers.
 
 The derived integers (`period_us`, `interval_us`, ...) are what the algorithms calculate with, in
-Python and in Lua alike. All of them, and every product the algorithms form of them, stay below
-2**53, because numbers in Lua are doubles.
+Python and in Lua alike. Numbers in Lua are doubles: what is kept and compared stays below 2**53,
+and where a product would not, the Lua form works in steps that do.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ _DOUBLE = 2**53
 _MAX_PERIOD_US = 3_650 * 86_400_000_000
 _NO_MAX_US = 2**52
 _MAX_QUOTA = 10**9
+_MAX_BUCKET_QUOTA = 90_000_000
 _MAX_UNASKED = 10_000
 _MAX_EXACT = {"rolling_window": 10_000, "packed_window": 1_000_000}
 
@@ -320,6 +321,11 @@ def _check_size(limit: Limit, *, asked_for: bool) -> None:
             f"an exact window of {quota:,} units remembers each of them; "
             f"above {_MAX_UNASKED:,} add 'packed_window' to say that this is meant, "
             "or use sliding_counter or token_bucket"
+        )
+    if algorithm in _BUCKETS and quota > _MAX_BUCKET_QUOTA:
+        raise InvalidLimit(
+            f"{algorithm} takes at most {_MAX_BUCKET_QUOTA:,} units a period, got {quota:,}; "
+            "give the same rate over a shorter period"
         )
     if algorithm in _BUCKETS and quota * limit.capacity >= _DOUBLE:
         raise InvalidLimit(
