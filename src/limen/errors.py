@@ -57,5 +57,8 @@ def shown(value: object) -> str:
     """Return a value as an error message shows it: one line, never long, never failing."""
     if isinstance(value, int) and value.bit_length() > 256:
         return f"an integer of {value.bit_length()} bits"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # it is the user's own, and may do anything
+        return f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from limen import AsyncLimiter, Check, Concurrency, Limit, Limiter
+from limen import AsyncLimiter, Check, Concurrency, Limit, Limiter, StoreError
+from limen.backends import memory
 from limen.backends.memory import MemoryBackend
 from limen.testing import ManualClock
 
@@ -186,7 +187,7 @@ def test_refunds_push_out_no_refused_key(clock: ManualClock) -> None:
     for number in range(50):
         limiter.check(f"attacker:{number}", "1/day")
     for _ in range(300):
-        assert limiter.refund(limiter.check("good", "1000/day"))
+        limiter.refund(limiter.check("good", "1000/day"))
         clock.advance(0.001)
     assert not any(limiter.check(f"attacker:{number}", "1/day").allowed for number in range(50))
 
@@ -214,20 +215,43 @@ def test_a_fixed_window_is_remembered_when_the_clock_steps_back_over_its_end() -
     assert not limiter.check("k", "5/10s fixed_window").allowed
 
 
-def test_a_decision_inside_a_decision_does_not_hang() -> None:
+def test_a_decision_inside_a_decision_is_an_error_and_damages_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A finalizer or a signal handler may ask while the same thread is inside."""
+    monkeypatch.setattr(memory, "_LONGEST_WAIT_S", 0.01)
+    errors: list[StoreError] = []
 
     class Nosy(ManualClock):
-        nested = 0
-
         def time_ns(self) -> int:
-            if self.nested < 3:
-                self.nested += 1
+            try:
                 limiter.check("inner", "5/minute")
+            except StoreError as error:
+                errors.append(error)
             return super().time_ns()
 
     limiter = Limiter(clock=Nosy())
     assert limiter.check("outer", "5/minute").allowed
+    assert "inside a decision of the same thread" in str(errors[0])
+    assert limiter.peek("outer", "5/minute").remaining == 4
+
+
+def test_a_receipt_is_good_once_also_when_the_store_is_full(clock: ManualClock) -> None:
+    limiter = Limiter("memory://?max_keys=1", clock=clock)
+    first, second = limiter.check("k", "10/minute"), limiter.check("k", "10/minute", cost=4)
+    assert limiter.refund(first)
+    assert not limiter.refund(second)  # no room to remember it: too strict, never too generous
+    assert not limiter.refund(first)
+    assert limiter.peek("k", "10/minute").remaining == 6
+
+
+def test_a_nearly_spent_burst_outlives_a_nearly_full_window(clock: ManualClock) -> None:
+    limiter = Limiter("memory://?max_keys=2", clock=clock)
+    limiter.check("spent", "10/s burst 1000", cost=960)
+    limiter.check("idle", "100/minute")
+    limiter.check("new", "100/minute")
+    assert limiter.peek("spent", "10/s burst 1000").remaining == 40
+    assert limiter.peek("idle", "100/minute").remaining == 100
 
 
 def test_identical_limits_on_different_keys_are_decided_together() -> None:

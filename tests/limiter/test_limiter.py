@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import inspect
 import logging
 import pickle
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -111,6 +113,20 @@ def test_keys_are_counted_apart_and_bytes_are_their_text(limiter: Any) -> None:
     assert not limiter.check(b"a", "1/minute").allowed
     assert limiter.check(b"\xff\xfe", "1/minute").allowed
     assert not limiter.check(b"\xff\xfe", "1/minute").allowed
+
+
+def test_a_key_is_its_text_whatever_it_prints_as(limiter: Any) -> None:
+    class Colour(str, enum.Enum):  # noqa: UP042  # prints as `Colour.RED`, which is the point
+        RED = "red"
+
+    limiter.check(Colour.RED, "1/minute")
+    assert not limiter.check("red", "1/minute").allowed
+
+
+def test_a_program_that_seeds_its_random_numbers_loses_no_refund(limiter: Any) -> None:
+    for _ in range(3):
+        random.seed(1)
+        assert limiter.refund(limiter.check("k", "10/minute"))
 
 
 def test_long_keys_are_kept_short_and_never_collide(limiter: Any) -> None:
@@ -354,6 +370,7 @@ class TestDecide:
             (Check(Limit(1, 60), ""),),
             (Check(Limit(1, 60), "k", cost=-1),),
             (Check(Limit(1, 60), "k", subject=""),),
+            (Check(Limit(1, 60), "k", enforce="no"),),  # type: ignore[arg-type]  # as above
             (Check(Limit(1, 60), "k", on_error="maybe"),),  # type: ignore[arg-type]  # as above
             (Check(Concurrency(1, lease=1), "k"),),
             (Check(Limit(1, 60), "k"), Check(Limit(2, 60), "k")),
@@ -408,6 +425,33 @@ class TestBadInput:
         with pytest.raises(InvalidInput, match="timeout must be"):
             limiter.acquire("k", "3/minute", timeout=timeout)
 
+    def test_what_cannot_be_shown_is_still_an_error_of_the_tree(self, limiter: Any) -> None:
+        class Hostile:
+            def __repr__(self) -> str:
+                raise RuntimeError
+
+            def __eq__(self, other: object) -> bool:
+                raise RuntimeError
+
+            __hash__ = None  # type: ignore[assignment]  # as an array has none
+
+        for bad in (Hostile(), [10**5_000]):
+            with pytest.raises(InvalidInput):
+                limiter.check("k", "1/s", cost=bad)
+            with pytest.raises(InvalidInput):
+                limiter.check(bad, "1/s")
+            with pytest.raises(InvalidInput):
+                limiter.check("k", bad)
+            with pytest.raises(InvalidInput):
+                limiter.acquire("k", "1/s", timeout=bad)
+            with pytest.raises(InvalidLimit):
+                Limit(1, 1, algorithm=bad)  # type: ignore[arg-type]  # that it fails is the point
+        with pytest.raises(InvalidLimit):
+            Limit(1, 10**400)
+        with pytest.raises(InvalidLimit):
+            Concurrency(1, lease=10**400)
+        assert limiter.acquire("k", "1/s", timeout=10**400).allowed
+
     def test_huge_values_do_not_flood_the_message(self, limiter: Any) -> None:
         for bad in ("x" * 10**6, 10**6_000):
             with pytest.raises(InvalidInput) as caught:
@@ -434,6 +478,9 @@ class TestConstruction:
             ({"deadline": 0}, "deadline must be"),
             ({"deadline": True}, "deadline must be"),
             ({"observers": [5]}, "an observer must be callable"),
+            ({"observers": None}, "observers must be a list"),
+            ({"clock": object()}, "without time_ns"),
+            ({"store": "memory://["}, "cannot be read"),
         ],
     )
     def test_is_validated(self, settings: dict[str, Any], message: str) -> None:

@@ -75,6 +75,57 @@ class TestAcquire:
         assert (caught.value.decision.allowed, caught.value.decision.retry_after) == (False, 60.0)
         assert limiter.peek("k", "1/minute leaky_bucket burst 3").remaining == 2
 
+    def test_waiting_its_turn_is_not_counted_as_hammering(
+        self, limiter: Limiter, clock: ManualClock
+    ) -> None:
+        start = clock.monotonic()
+        for _ in range(3):
+            limiter.acquire("k", "1/10s count_denied")
+        assert clock.monotonic() - start == 20.0
+
+    def test_a_wait_that_is_cut_short_gives_its_place_back(self) -> None:
+        text = "2/s leaky_bucket burst 5"
+
+        async def run() -> int:
+            limiter = AsyncLimiter()
+            await limiter.check("k", text)
+            waiting = asyncio.create_task(limiter.acquire("k", text))
+            await asyncio.sleep(0.01)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            return (await limiter.peek("k", text)).remaining
+
+        assert asyncio.run(run()) == 4
+
+        class Interrupted(ManualClock):
+            def sleep(self, seconds: float) -> None:
+                raise KeyboardInterrupt
+
+        limiter = Limiter(clock=Interrupted())
+        guarded = limiter.limit(text, key=lambda: "k")(lambda: None)
+        limiter.check("k", text)
+        for wait in (lambda: limiter.acquire("k", text), guarded):
+            with pytest.raises(KeyboardInterrupt):
+                wait()
+        assert limiter.peek("k", text).remaining == 4
+
+    def test_who_can_never_pass_does_not_stand_in_line(self) -> None:
+        async def run() -> float:
+            limiter = AsyncLimiter()
+            await limiter.acquire("k", "2/hour", cost=2)
+            first = asyncio.create_task(limiter.acquire("k", "2/hour"))
+            await asyncio.sleep(0)
+            start = time.monotonic()
+            with pytest.raises(RateLimitExceeded, match="never fits"):
+                await limiter.acquire("k", "2/hour", cost=3)
+            with pytest.raises(RateLimitExceeded, match="retry in"):
+                await limiter.acquire("k", "2/hour", timeout=30)
+            first.cancel()
+            return time.monotonic() - start
+
+        assert asyncio.run(run()) < 5
+
     def test_async_waits_too(self, clock: ManualClock) -> None:
         async def run() -> float:
             limiter, start = AsyncLimiter(clock=clock), clock.monotonic()
@@ -132,12 +183,15 @@ class TestAcquire:
     def test_a_waiter_whose_time_runs_out_in_line_is_refused(self) -> None:
         async def run() -> None:
             limiter = AsyncLimiter()
-            await limiter.acquire("k", "1/hour")
-            first = asyncio.create_task(limiter.acquire("k", "1/hour"))
+            await limiter.acquire("k", "1/200ms")
+            first = asyncio.create_task(limiter.acquire("k", "1/200ms"))
+            second = asyncio.create_task(limiter.acquire("k", "1/200ms"))
             await asyncio.sleep(0)
+            # Long enough for the next turn, but two are before it.
             with pytest.raises(RateLimitExceeded):
-                await limiter.acquire("k", "1/hour", timeout=0.01)
-            first.cancel()
+                await limiter.acquire("k", "1/200ms", timeout=0.25)
+            second.cancel()
+            await first
 
         asyncio.run(run())
 
@@ -183,7 +237,7 @@ class TestAcquire:
         while not limiter._lines._lines.get("k"):
             time.sleep(0.001)
         with pytest.raises(RateLimitExceeded):
-            limiter.acquire("k", "1/300ms", timeout=0.01)
+            limiter.acquire("k", "1/300ms", timeout=0.35)
         first.join(10)
         assert not limiter._lines._lines
 
@@ -313,6 +367,26 @@ class TestSlots:
             os._exit(0 if refused else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
+    def test_one_slot_has_one_holder(self, limiter: Limiter) -> None:
+        slot = limiter.slot("k", self.limit)
+        with slot:
+            with pytest.raises(InvalidInput, match="held already"), slot:
+                raise AssertionError("unreachable")
+            assert limiter.slot("k", self.limit).acquire().remaining == 0
+        with slot:
+            pass
+
+        async def run() -> None:
+            slot = AsyncLimiter().slot("k", self.limit)
+            async with slot:
+                with pytest.raises(InvalidInput, match="held already"):
+                    async with slot:
+                        raise AssertionError("unreachable")
+            async with slot:
+                pass
+
+        asyncio.run(run())
+
     def test_wants_a_concurrency(self, limiter: Limiter) -> None:
         with pytest.raises(InvalidInput, match="expected a Concurrency"):
             limiter.slot("k", "10/minute")  # type: ignore[arg-type]  # that it fails is the point
@@ -355,6 +429,17 @@ class TestDecorator:
 
         act("a")
         assert not limiter.check("user:a", "1/minute").allowed
+
+    def test_a_caller_cannot_choose_the_key_of_a_positional_argument(
+        self, limiter: Limiter
+    ) -> None:
+        @limiter.limit("1/minute", key="user")
+        def act(user: str, /, **rest: str) -> str:
+            return user
+
+        act("a")
+        with pytest.raises(RateLimitExceeded):
+            act("a", user="somebody else")
 
     def test_without_a_key_all_calls_count_together(self, limiter: Limiter) -> None:
         @limiter.limit("1/minute")

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import islice
-from random import randrange
+from random import Random
 from typing import Generic, Protocol, TypeVar
 
 _SLICE_BITS = 16
 _NEVER_DUE_US = 2**63
 _ENTRIES_PER_CALL = 8
-_ENTRIES_FOR_ROOM = 256
+_ENTRIES_FOR_ROOM = 1_024
 _SAMPLE = 8
 
 
@@ -53,15 +53,25 @@ class Expiring(Generic[Entry]):
         """The clock's time from which on `forget` has something to do."""
         self._most = most
         self._spare = spare
+        # Of its own: a program that seeds the shared one must not choose who goes.
+        self._random = Random()
         self._due: dict[int, list[str]] = {}
         self._slices: list[int] = []
 
     def add(self, key: str, entry: Entry, now_us: int) -> None:
         """Put in a new entry, and make room for it first where there is none."""
-        if len(self.entries) >= self._most and not self.forget(now_us, _ENTRIES_FOR_ROOM):
+        if not self.has_room(now_us):
             self._push_one_out(now_us)
         self.entries[key] = entry
         self._note(key, entry)
+
+    def has_room(self, now_us: int) -> bool:
+        """Return whether one more fits without pushing out what has not expired.
+
+        Looks at no more than a thousand entries whose time may have come, so that no call has to
+        pay for a long silence.
+        """
+        return len(self.entries) < self._most or self.forget(now_us, _ENTRIES_FOR_ROOM)
 
     def forget(self, now_us: int, most: int = _ENTRIES_PER_CALL) -> bool:
         """Look at a few entries whose time has come; return whether any was deleted."""
@@ -103,7 +113,7 @@ class Expiring(Generic[Entry]):
         # From the oldest slices and the newest, so that a flood of new keys is always in it.
         slices = {*islice(self._due, _SAMPLE // 2), *islice(reversed(self._due), _SAMPLE // 2)}
         sample = [
-            (slice_, randrange(len(self._due[slice_])))
+            (slice_, self._random.randrange(len(self._due[slice_])))
             for slice_ in slices
             for _ in range(_SAMPLE // len(slices))
         ]

@@ -7,7 +7,7 @@ being refused would let it through.
 
 from __future__ import annotations
 
-from threading import RLock
+from threading import Lock
 from typing import Any
 
 from msgspec import Struct
@@ -16,8 +16,11 @@ from limen.algorithms import STATES, Leases
 from limen.backends import Change, Correct, Renew, Reset
 from limen.backends.expiring import Expiring
 from limen.clock import Clock
+from limen.errors import StoreError
 from limen.keys import memory_key
 from limen.model import Check, Concurrency, Limit, Reading
+
+_LONGEST_WAIT_S = 5.0
 
 
 class Marker(Struct, gc=False):
@@ -32,9 +35,7 @@ class MemoryBackend:
 
     def __init__(self, clock: Clock, max_keys: int) -> None:
         self._time_ns = clock.time_ns
-        # Reentrant, because a signal handler or a finalizer that asks for a decision runs in the
-        # very thread that may be inside one.
-        self._lock = RLock()
+        self._lock = Lock()
         self._states: Expiring[Any] = Expiring(max_keys, _share_left)
         # Apart, so that refunds push out no state that is being refused.
         self._markers: Expiring[Marker] = Expiring(max_keys, lambda marker, now_us: 0.0)
@@ -45,7 +46,8 @@ class MemoryBackend:
     def run(self, check: Check) -> Reading:
         """Decide one check of a `Limit`, and charge it when it is allowed."""
         # Not `with`, which takes twice as long.
-        self._lock.acquire()
+        if not self._lock.acquire(False):
+            self._wait_for_lock()
         try:
             now_us = self._time_ns() // 1_000
             states = self._states
@@ -69,7 +71,8 @@ class MemoryBackend:
         (`enforce=False`) has no say, and is charged if it would have admitted alone. A refusal is
         charged only where a limit asks for that by `count_denied`.
         """
-        with self._lock:
+        self._wait_for_lock()
+        try:
             now_us = self._time_ns() // 1_000
             self._states.forget(now_us)
             readings = [self._decide(check, now_us, False, holder) for check in checks]
@@ -82,10 +85,13 @@ class MemoryBackend:
                 if admitted or (check.enforce and not readings[index][0]):
                     readings[index] = self._decide(check, now_us, True, holder)
             return tuple(readings)
+        finally:
+            self._lock.release()
 
     def change(self, change: Change) -> bool:
         """Carry out a change; return whether there was anything to change."""
-        with self._lock:
+        self._wait_for_lock()
+        try:
             now_us = self._time_ns() // 1_000
             self._markers.forget(now_us)
             if isinstance(change, Correct):
@@ -101,6 +107,21 @@ class MemoryBackend:
             if isinstance(change, Renew):
                 return bool(leases.renew(change.check.limit, now_us, change.holder))
             return bool(leases.release(now_us, change.holder))
+        finally:
+            self._lock.release()
+
+    def _wait_for_lock(self) -> None:
+        """Take the lock, or say why it cannot be had.
+
+        It is held for microseconds. Who cannot have it for this long holds it already: a signal
+        handler or a finalizer that interrupted a decision in its own thread. To let it in would
+        damage the state that is being changed.
+        """
+        if not self._lock.acquire(timeout=_LONGEST_WAIT_S):
+            raise StoreError(
+                "the memory store was asked from inside a decision of the same thread; "
+                "ask for no decision in signal handlers and finalizers"
+            )
 
     def _decide(self, check: Check, now_us: int, charge: bool, holder: str) -> Reading:
         key, limit = memory_key(check), check.limit
@@ -116,6 +137,9 @@ class MemoryBackend:
         key, limit = memory_key(check), check.limit
         marker_key = f"{change.receipt.id}{key}"
         if marker_key in self._markers.entries or not isinstance(limit, Limit):
+            return False
+        if not self._markers.has_room(now_us):
+            # Without a marker it could be repeated: too strict, never too generous.
             return False
         known = self._states.entries.get(key)
         state = _fresh(limit) if known is None else known
@@ -169,5 +193,7 @@ def _fresh(limit: Limit | Concurrency) -> Any:
 
 
 def _share_left(state: Any, now_us: int) -> float:
-    nothing = "" if isinstance(state, Leases) else 0
-    return float(state.decide(state.limit, now_us, nothing, False)[1] / state.limit.quota)
+    limit = state.limit
+    if isinstance(limit, Concurrency):
+        return float(state.decide(limit, now_us, "", False)[1] / limit.slots)
+    return float(state.decide(limit, now_us, 0, False)[1] / limit.capacity)

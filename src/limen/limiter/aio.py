@@ -6,19 +6,19 @@ import asyncio
 import functools
 import inspect
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
 from limen.backends import AsyncBackend, Release, Renew, Reset
 from limen.backends.memory import AsyncMemoryBackend
 from limen.clock import Clock
-from limen.errors import ConfigurationError, RateLimitExceeded
+from limen.errors import ConfigurationError, InvalidInput, RateLimitExceeded
 from limen.limiter import plan
 from limen.limiter.decorate import KeyFunction, key_function, name_of
-from limen.limiter.line import Lines, Patience, as_refusal
+from limen.limiter.line import Lines, Patience, as_refusal, counts_denied
 from limen.limiter.settings import Observer, open_memory, validate
-from limen.limiter.slot import log_lost, renewal_interval
+from limen.limiter.slot import HELD, log_lost, renewal_interval
 from limen.model import Check, Concurrency, Decision, Limit, OnError, Reading, Receipt
 
 P = ParamSpec("P")
@@ -52,6 +52,7 @@ class AsyncLimiter:
         self._clock = settings.clock
         self._observers = settings.observers
         self._limits = plan.Limits()
+        self._ids = plan.new_ids()
         self._lines: Lines[asyncio.Future[None]] = Lines()
 
     async def check(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
@@ -71,15 +72,18 @@ class AsyncLimiter:
             readings: tuple[Reading, ...] = (await self._backend.run(checks[0]),)
         else:
             readings = await self._backend.run_all(checks, True)
-        decision = plan.combine(checks, readings)
+        decision = plan.combine(checks, readings, next(self._ids))
         if self._observers:
             plan.notify(self._observers, decision)
         return decision
 
     async def peek(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
         """Say what `check` would say, and charge nothing. `remaining` is before charging."""
-        checks = self._limits.checks(limits, key, cost)
-        return plan.combine(checks, await self._backend.run_all(checks, False))
+        return await self._peek(self._limits.checks(limits, key, cost))
+
+    async def _peek(self, checks: tuple[Check, ...]) -> Decision:
+        readings = await self._backend.run_all(checks, False)
+        return plan.combine(checks, readings, next(self._ids))
 
     async def refund(self, decision: Decision | Receipt) -> bool:
         """Give back what a decision charged and is still counted; return whether there was any.
@@ -123,23 +127,36 @@ class AsyncLimiter:
         if self._lines.join(line, turn):
             turn.set_result(None)
         try:
-            await asyncio.wait([turn], timeout=patience.left(self._clock.monotonic()))
             if not turn.done():
-                raise RateLimitExceeded(as_refusal(await self.peek(key, *limits, cost=cost)))
+                patience.wait_for(await self._peek(checks), self._clock.monotonic())
+                await asyncio.wait([turn], timeout=patience.left(self._clock.monotonic()))
+                if not turn.done():
+                    raise RateLimitExceeded(as_refusal(await self._peek(checks)))
             while True:
-                decision = await self._decide(checks)
-                pause = patience.pause(decision, self._clock.monotonic())
-                if pause is None:
-                    await self.refund(decision)
-                    raise RateLimitExceeded(as_refusal(decision))
-                if pause:
-                    await self._clock.sleep_async(pause)
+                # Where refusals count, ask first: who waits for his turn is not hammering.
+                decision = await self._peek(checks) if counts_denied(checks) else None
+                if decision is None or decision.allowed:
+                    decision = await self._decide(checks)
                 if decision.allowed:
+                    await self._sit_out(decision, patience)
                     return decision
+                pause = patience.wait_for(decision, self._clock.monotonic())
+                await self._clock.sleep_async(pause)
         finally:
             following = self._lines.leave(line, turn)
             if following is not None:
                 following.set_result(None)
+
+    async def _sit_out(self, decision: Decision, patience: Patience) -> None:
+        """Wait for as long as a leaky bucket says; give the place back when that fails."""
+        if not decision.delay:
+            return
+        try:
+            pause = patience.wait_for(decision, self._clock.monotonic())
+            await self._clock.sleep_async(pause)
+        except BaseException:
+            await self.refund(decision)
+            raise
 
     def slot(self, key: str | bytes, concurrency: Concurrency, *limits: Limit | str) -> AsyncSlot:
         """Return a slot of `key` to hold, under `limits` too; by `async with` it is held in there.
@@ -148,7 +165,7 @@ class AsyncLimiter:
         """
         beside = self._limits.checks(limits, key, 1) if limits else ()
         checks = (plan.slot_check(concurrency, key), *beside)
-        return AsyncSlot(self._backend, self._clock, checks, self._observers)
+        return AsyncSlot(self._backend, self._clock, checks, self._observers, self._ids)
 
     def limit(
         self, *limits: Limit | str, key: str | KeyFunction | None = None, cost: int = 1
@@ -172,8 +189,7 @@ class AsyncLimiter:
                 decision = await self.check(key_of(*args, **kwargs), *limits, cost=cost)
                 if not decision.allowed:
                     raise RateLimitExceeded(decision)
-                if decision.delay:
-                    await self._clock.sleep_async(decision.delay)
+                await self._sit_out(decision, Patience(0.0, None))
                 return await function(*args, **kwargs)
 
             return guarded
@@ -199,7 +215,10 @@ class AsyncLimiter:
 
 
 class AsyncSlot:
-    """A slot to hold. By `async with` it is acquired, renewed while held, and released."""
+    """A slot to hold. By `async with` it is acquired, renewed while held, and released.
+
+    One slot, one holder: who wants to hold another makes another.
+    """
 
     def __init__(
         self,
@@ -207,6 +226,7 @@ class AsyncSlot:
         clock: Clock,
         checks: tuple[Check, ...],
         observers: tuple[Observer, ...],
+        ids: Iterator[int],
     ) -> None:
         self.id: str = secrets.token_hex(8)
         """Who holds it; nobody else's slot can be renewed or released by it."""
@@ -216,12 +236,14 @@ class AsyncSlot:
         self._clock = clock
         self._checks = checks
         self._observers = observers
+        self._ids = ids
+        self._entered = False
         self._renewing: asyncio.Task[None] | None = None
 
     async def acquire(self) -> Decision:
         """Take the slot if there is one, and charge the limits beside it. Never waits its turn."""
         readings = await self._backend.run_all(self._checks, True, self.id)
-        self.decision = plan.combine(self._checks, readings)
+        self.decision = plan.combine(self._checks, readings, next(self._ids))
         plan.notify(self._observers, self.decision)
         return self.decision
 
@@ -234,15 +256,25 @@ class AsyncSlot:
         return await self._backend.change(Release(self._checks[0], self.id))
 
     async def __aenter__(self) -> Self:
-        decision = await self.acquire()
-        if not decision.allowed:
-            raise RateLimitExceeded(decision)
+        if self._entered:
+            raise InvalidInput(HELD)
+        self._entered = True
+        try:
+            decision = await self.acquire()
+            if not decision.allowed:
+                raise RateLimitExceeded(decision)
+        except BaseException:
+            self._entered = False
+            raise
         self._renewing = asyncio.create_task(self._renew_while_held())
         try:
             if decision.delay:
                 await self._clock.sleep_async(decision.delay)
         except BaseException:
             await self._let_go()
+            correct = plan.correct(decision, 0)
+            if correct is not None:
+                await self._backend.change(correct)
             raise
         return self
 
@@ -258,6 +290,7 @@ class AsyncSlot:
         if self._renewing is not None:
             self._renewing.cancel()
             self._renewing = None
+        self._entered = False
         await self.release()
 
     async def _renew_while_held(self) -> None:

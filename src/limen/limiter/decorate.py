@@ -48,10 +48,12 @@ def _argument(function: Callable[..., Any], name: str, scope: str) -> KeyFunctio
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         raise ConfigurationError(f"{name!r} of {scope} holds many values; name a single argument")
     by_place = parameter.kind is not parameter.KEYWORD_ONLY
+    # Under **kwargs a caller may send anything by the name of a positional-only argument.
+    by_name = parameter.kind is not parameter.POSITIONAL_ONLY
     default = parameter.default
 
     def key_of_call(*args: Any, **kwargs: Any) -> str:
-        if name in kwargs:
+        if by_name and name in kwargs:
             value = kwargs[name]
         elif by_place and place < len(args):
             value = args[place]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
 from msgspec import structs
 
-from limen.errors import InvalidInput, shown
-from limen.model import Decision
+from limen.errors import InvalidInput, RateLimitExceeded, shown
+from limen.model import UNCHARGED, Check, Decision, Limit
 
 Ticket = TypeVar("Ticket")
 
@@ -50,21 +50,36 @@ class Patience:
             isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0
         ):
             raise InvalidInput(f"timeout must be seconds from 0, or None, got {shown(timeout)}")
-        self._ends = math.inf if timeout is None else now + timeout
+        # Beyond what a lock can be told is without end, as far as anybody will notice.
+        endless = timeout is None or timeout > threading.TIMEOUT_MAX
+        self._ends = math.inf if endless else now + float(timeout or 0)
 
     def left(self, now: float) -> float | None:
         """Return the seconds left, never below zero; None is without end."""
-        left = max(self._ends - now, 0.0)
-        return None if left > threading.TIMEOUT_MAX else left
+        return None if self._ends == math.inf else max(self._ends - now, 0.0)
 
-    def pause(self, decision: Decision, now: float) -> float | None:
-        """Return for how long to sleep after a decision; None when that is too long."""
+    def wait_for(self, decision: Decision, now: float) -> float:
+        """Return for how long a decision says to wait; raise when there is not that much time."""
         pause = decision.delay if decision.allowed else decision.retry_after
-        return pause if pause is not None and now + pause <= self._ends else None
+        if pause is None or now + pause > self._ends:
+            raise RateLimitExceeded(as_refusal(decision))
+        return pause
 
 
 def as_refusal(decision: Decision) -> Decision:
     """Return a decision that came too late, or whose delay is too long, as a refusal."""
     if not decision.allowed:
         return decision
-    return structs.replace(decision, allowed=False, retry_after=decision.delay, delay=0.0)
+    return structs.replace(
+        decision,
+        allowed=False,
+        retry_after=decision.delay,
+        delay=0.0,
+        stamp_us=UNCHARGED,
+        several=(),
+    )
+
+
+def counts_denied(checks: Iterable[Check]) -> bool:
+    """Return whether a refusal would be counted by any of the limits."""
+    return any(isinstance(check.limit, Limit) and check.limit.count_denied for check in checks)

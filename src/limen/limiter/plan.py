@@ -5,11 +5,12 @@ Arguments become checks; readings become one decision.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
-from collections.abc import Sequence
+import secrets
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from random import getrandbits
 
 from limen.backends import Correct
 from limen.errors import InvalidInput, shown
@@ -128,11 +129,18 @@ def correct(decision: Decision | Receipt, actual_cost: int) -> Correct | None:
     return None if receipt is None else Correct(receipt, actual_cost)
 
 
+def new_ids() -> Iterator[int]:
+    """Return where the ids of a limiter's receipts come from.
+
+    They begin at random, and not by the shared generator, which a program may seed.
+    """
+    return itertools.count(secrets.randbits(62))
+
+
 def combine(
-    checks: Sequence[Check], readings: Sequence[Reading], source: Source = "store"
+    checks: Sequence[Check], readings: Sequence[Reading], id_: int, source: Source = "store"
 ) -> Decision:
     """Make one decision of the readings; with several, the binding check speaks for all."""
-    id_ = getrandbits(63)
     if len(checks) == 1 and checks[0].enforce:
         return decision_of(checks[0], readings[0], source, id_)
     parts = tuple(

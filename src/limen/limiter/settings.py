@@ -64,10 +64,18 @@ def validate(
         raise ConfigurationError(
             f"deadline must be seconds above 0 and below 3600, got {shown(deadline)}"
         )
+    if not isinstance(observers, Iterable):
+        raise ConfigurationError(f"observers must be a list of functions, got {shown(observers)}")
     observers = tuple(observers)
     for observer in observers:
         if not callable(observer):
             raise ConfigurationError(f"an observer must be callable, got {shown(observer)}")
+    for verb in ("time_ns", "monotonic", "sleep", "sleep_async"):
+        if clock is not None and not callable(getattr(clock, verb, None)):
+            raise ConfigurationError(
+                f"clock must have the methods of limen.clock.Clock, got {shown(clock)} "
+                f"without {verb}"
+            )
     return Settings(
         store, namespace, on_error, instances, deadline, observers, clock or SystemClock()
     )
@@ -75,7 +83,10 @@ def validate(
 
 def open_memory(settings: Settings) -> MemoryBackend:
     """Return the store in this process that `memory://` or `memory://?max_keys=N` names."""
-    address = urlsplit(settings.store)
+    try:
+        address = urlsplit(settings.store)
+    except ValueError as error:
+        raise ConfigurationError(f"the address of the store cannot be read: {error}") from None
     if address.scheme.split("+")[0] in _SHARED:
         raise ConfigurationError(
             f"a store at '{address.scheme}://' is not part of this version; use 'memory://'"

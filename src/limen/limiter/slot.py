@@ -7,18 +7,21 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
 from limen.backends import Backend, Release, Renew
 from limen.clock import Clock
-from limen.errors import RateLimitExceeded
+from limen.errors import InvalidInput, RateLimitExceeded
 from limen.limiter import plan
 from limen.limiter.settings import Observer
 from limen.model import Check, Concurrency, Decision
 
 _IDLE_S = 5.0
 _logger = logging.getLogger("limen")
+
+HELD = "this slot is held already; make another by limiter.slot(...)"
 
 
 class Slot:
@@ -28,6 +31,8 @@ class Slot:
     with limiter.slot("user:42", Concurrency(10, lease=30)):
         ...
     ```
+
+    One slot, one holder: who wants to hold another makes another.
     """
 
     def __init__(
@@ -37,6 +42,7 @@ class Slot:
         clock: Clock,
         checks: tuple[Check, ...],
         observers: tuple[Observer, ...],
+        ids: Iterator[int],
     ) -> None:
         self.id: str = secrets.token_hex(8)
         """Who holds it; nobody else's slot can be renewed or released by it."""
@@ -47,11 +53,13 @@ class Slot:
         self._clock = clock
         self._checks = checks
         self._observers = observers
+        self._ids = ids
+        self._entered = threading.Lock()
 
     def acquire(self) -> Decision:
         """Take the slot if there is one, and charge the limits beside it. Never waits."""
         readings = self._backend.run_all(self._checks, True, self.id)
-        self.decision = plan.combine(self._checks, readings)
+        self.decision = plan.combine(self._checks, readings, next(self._ids))
         plan.notify(self._observers, self.decision)
         return self.decision
 
@@ -64,15 +72,24 @@ class Slot:
         return self._backend.change(Release(self._checks[0], self.id))
 
     def __enter__(self) -> Self:
-        decision = self.acquire()
-        if not decision.allowed:
-            raise RateLimitExceeded(decision)
+        if not self._entered.acquire(blocking=False):
+            raise InvalidInput(HELD)
+        try:
+            decision = self.acquire()
+            if not decision.allowed:
+                raise RateLimitExceeded(decision)
+        except BaseException:
+            self._entered.release()
+            raise
         self._keeper.keep(self._checks[0], self.id)
         try:
             if decision.delay:
                 self._clock.sleep(decision.delay)
         except BaseException:
             self._let_go()
+            correct = plan.correct(decision, 0)
+            if correct is not None:
+                self._backend.change(correct)
             raise
         return self
 
@@ -86,6 +103,7 @@ class Slot:
 
     def _let_go(self) -> None:
         self._keeper.drop(self.id)
+        self._entered.release()
         self.release()
 
 
@@ -132,8 +150,13 @@ class Keeper:
     def _run(self) -> None:
         while due := self._wait_for_due():
             for holder, check in due:
+                try:
+                    renewed = self._backend.change(Renew(check, holder))
+                except Exception:
+                    _logger.exception("slot %s (%s) was not renewed", holder, check.limit)
+                    continue
                 # A slot that was released meanwhile is not lost.
-                if not self._backend.change(Renew(check, holder)) and self.drop(holder):
+                if not renewed and self.drop(holder):
                     log_lost(check, holder)
 
     def _wait_for_due(self) -> list[tuple[str, Check]]:

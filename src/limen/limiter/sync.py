@@ -6,7 +6,6 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterable
-from random import getrandbits
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
@@ -15,7 +14,7 @@ from limen.clock import Clock
 from limen.errors import RateLimitExceeded
 from limen.limiter import plan
 from limen.limiter.decorate import KeyFunction, key_function
-from limen.limiter.line import Lines, Patience, as_refusal
+from limen.limiter.line import Lines, Patience, as_refusal, counts_denied
 from limen.limiter.settings import Observer, open_memory, validate
 from limen.limiter.slot import Keeper, Slot
 from limen.model import MAX_COST, NEVER_US, Check, Concurrency, Decision, Limit, OnError, Receipt
@@ -55,6 +54,7 @@ class Limiter:
         self._observers = settings.observers
         self._limits = plan.Limits()
         self._alone = self._limits.alone
+        self._ids = plan.new_ids()
         self._lines: Lines[threading.Lock] = Lines()
         self._lines_lock = threading.Lock()
         self._keeper = Keeper(self._backend)
@@ -89,7 +89,7 @@ class Limiter:
             delay_us / 1e6 if delay_us else 0.0,
             stamp_us,
             "store",
-            getrandbits(63),
+            next(self._ids),
         )
         if self._observers:
             plan.notify(self._observers, decision)
@@ -100,15 +100,17 @@ class Limiter:
         return self._decide(plan.validated(checks))
 
     def _decide(self, checks: tuple[Check, ...]) -> Decision:
-        decision = plan.combine(checks, self._backend.run_all(checks, True))
+        decision = plan.combine(checks, self._backend.run_all(checks, True), next(self._ids))
         if self._observers:
             plan.notify(self._observers, decision)
         return decision
 
     def peek(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
         """Say what `check` would say, and charge nothing. `remaining` is before charging."""
-        checks = self._limits.checks(limits, key, cost)
-        return plan.combine(checks, self._backend.run_all(checks, False))
+        return self._peek(self._limits.checks(limits, key, cost))
+
+    def _peek(self, checks: tuple[Check, ...]) -> Decision:
+        return plan.combine(checks, self._backend.run_all(checks, False), next(self._ids))
 
     def refund(self, decision: Decision | Receipt) -> bool:
         """Give back what a decision charged and is still counted; return whether there was any.
@@ -144,27 +146,40 @@ class Limiter:
         turn = threading.Lock()
         turn.acquire()
         line = checks[0].key
-        with self._lines_lock:
-            first = self._lines.join(line, turn)
+        first = None
         try:
-            left = patience.left(self._clock.monotonic())
-            if not first and not turn.acquire(timeout=-1 if left is None else left):
-                raise RateLimitExceeded(as_refusal(self.peek(key, *limits, cost=cost)))
-            while True:
-                decision = self._decide(checks)
-                pause = patience.pause(decision, self._clock.monotonic())
-                if pause is None:
-                    self.refund(decision)
-                    raise RateLimitExceeded(as_refusal(decision))
-                if pause:
-                    self._clock.sleep(pause)
-                if decision.allowed:
-                    return decision
-        finally:
             with self._lines_lock:
-                following = self._lines.leave(line, turn)
-            if following is not None:
-                following.release()
+                first = self._lines.join(line, turn)
+            if not first:
+                patience.wait_for(self._peek(checks), self._clock.monotonic())
+                left = patience.left(self._clock.monotonic())
+                if not turn.acquire(timeout=-1 if left is None else left):
+                    raise RateLimitExceeded(as_refusal(self._peek(checks)))
+            while True:
+                # Where refusals count, ask first: who waits for his turn is not hammering.
+                decision = self._peek(checks) if counts_denied(checks) else None
+                if decision is None or decision.allowed:
+                    decision = self._decide(checks)
+                if decision.allowed:
+                    self._sit_out(decision, patience)
+                    return decision
+                self._clock.sleep(patience.wait_for(decision, self._clock.monotonic()))
+        finally:
+            if first is not None:
+                with self._lines_lock:
+                    following = self._lines.leave(line, turn)
+                if following is not None:
+                    following.release()
+
+    def _sit_out(self, decision: Decision, patience: Patience) -> None:
+        """Wait for as long as a leaky bucket says; give the place back when that fails."""
+        if not decision.delay:
+            return
+        try:
+            self._clock.sleep(patience.wait_for(decision, self._clock.monotonic()))
+        except BaseException:
+            self.refund(decision)
+            raise
 
     def slot(self, key: str | bytes, concurrency: Concurrency, *limits: Limit | str) -> Slot:
         """Return a slot of `key` to hold, under `limits` too; used by `with`, it is held in there.
@@ -173,7 +188,7 @@ class Limiter:
         """
         beside = self._limits.checks(limits, key, 1) if limits else ()
         checks = (plan.slot_check(concurrency, key), *beside)
-        return Slot(self._backend, self._keeper, self._clock, checks, self._observers)
+        return Slot(self._backend, self._keeper, self._clock, checks, self._observers, self._ids)
 
     def limit(
         self, *limits: Limit | str, key: str | KeyFunction | None = None, cost: int = 1
@@ -188,28 +203,30 @@ class Limiter:
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             key_of = key_function(function, key)
 
-            def admit(*args: Any, **kwargs: Any) -> float:
+            def admit(*args: Any, **kwargs: Any) -> Decision:
                 decision = self.check(key_of(*args, **kwargs), *limits, cost=cost)
                 if not decision.allowed:
                     raise RateLimitExceeded(decision)
-                return decision.delay
+                return decision
 
             if inspect.iscoroutinefunction(function):
 
                 @functools.wraps(function)
                 async def guarded_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                    delay = admit(*args, **kwargs)
-                    if delay:
-                        await self._clock.sleep_async(delay)
+                    decision = admit(*args, **kwargs)
+                    if decision.delay:
+                        try:
+                            await self._clock.sleep_async(decision.delay)
+                        except BaseException:
+                            self.refund(decision)
+                            raise
                     return await function(*args, **kwargs)
 
                 return cast("Callable[P, R]", guarded_async)
 
             @functools.wraps(function)
             def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-                delay = admit(*args, **kwargs)
-                if delay:
-                    self._clock.sleep(delay)
+                self._sit_out(admit(*args, **kwargs), Patience(0.0, None))
                 return function(*args, **kwargs)
 
             return guarded

@@ -55,6 +55,8 @@ class Check(Struct, frozen=True, gc=False):
         if self.on_error is not None and self.on_error not in get_args(OnError):
             expected = ", ".join(get_args(OnError))
             raise InvalidInput(f"on_error must be {expected} or None, got {shown(self.on_error)}")
+        if not isinstance(self.enforce, bool):
+            raise InvalidInput(f"enforce must be True or False, got {shown(self.enforce)}")
         valid_cost(self.cost)
         return structs.replace(self, key=valid_key(self.key))
 
@@ -165,9 +167,11 @@ def valid_key(key: object) -> str:
         # One text for each byte string, also where it is not UTF-8.
         return key.decode("utf-8", "surrogateescape")
     if isinstance(key, str) and key:
-        return str(key)
+        # The text itself: a subclass may print as something else, as an Enum does.
+        return str.__str__(key)
     # Not the key itself: it may be somebody's API key.
-    got = f"empty {type(key).__name__}" if key in ("", b"") else type(key).__name__
+    empty = "empty " if isinstance(key, str | bytes) else ""
+    got = f"{empty}{type(key).__name__}"
     raise InvalidInput(f"key must be non-empty text or bytes, got {got}")
 
 

@@ -83,6 +83,8 @@ def parse(text: str) -> list[Terms]:
 
 def duration(us: int) -> str:
     """Write microseconds in the largest unit that holds them whole: `2 hours`, `50ms`."""
+    if us == 0:
+        return "0s"
     for unit, unit_us in _UNITS_US.items():
         if us % unit_us == 0:
             count = us // unit_us

@@ -7,7 +7,6 @@ and where a product would not, the Lua form works in steps that do.
 
 from __future__ import annotations
 
-import math
 from dataclasses import KW_ONLY, dataclass, field
 from difflib import get_close_matches
 from typing import Literal, cast
@@ -267,8 +266,8 @@ def _algorithm(asked: str | None, *, calendar: bool, burst: int | None) -> Algor
         if calendar:
             return "fixed_window"
         return "packed_window" if burst is None else "token_bucket"
-    if asked not in _CODES:
-        close = get_close_matches(str(asked), _CODES, 1)
+    if not isinstance(asked, str) or asked not in _CODES:
+        close = get_close_matches(asked, _CODES, 1) if isinstance(asked, str) else []
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         known = ", ".join(_CODES)
         raise InvalidLimit(f"unknown algorithm {shown(asked)}{hint}; there are: {known}")
@@ -360,7 +359,8 @@ def _optional_us(what: str, seconds: float | None, *, absent: int, least: int = 
 def _seconds_us(what: str, seconds: float, *, least: int = 1) -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidLimit(f"{what} must be a number of seconds, got {shown(seconds)}")
-    if not math.isfinite(seconds) or not least <= round(seconds * 1e6) <= _MAX_PERIOD_US:
+    # Compared before it is multiplied: a huge integer is too large for a float.
+    if not 0 <= seconds <= _MAX_PERIOD_US / 1e6 or round(seconds * 1e6) < least:
         raise InvalidLimit(
             f"{what} must be between a microsecond and {_MAX_PERIOD_US // 86_400_000_000:,} "
             f"days in seconds, got {shown(seconds)}"
