@@ -9,10 +9,12 @@ local DAY_US = 86400000000
 
 function fixed.load(key)
   local kept = redis.call("GET", key)
-  if not kept then return {start_us = 0, end_us = 0, count = 0, offset_us = 0} end
-  local state = {known = true}
-  state.start_us, state.end_us, state.count, state.offset_us = struct.unpack(WINDOW, kept)
-  return state
+  local start_us, end_us, count, offset_us = 0, 0, 0, 0
+  if kept then start_us, end_us, count, offset_us = struct.unpack(WINDOW, kept) end
+  return {
+    known = kept and true, dirty = false, start_us = start_us, end_us = end_us, count = count,
+    offset_us = offset_us,
+  }
 end
 
 function fixed.left_us(state, limit, now_us)

@@ -21,16 +21,19 @@ end
 
 function packed.load(key, limit)
   local width = width_of(limit.period_us)
-  local state = {key = key, width = width, place = PLACES[width], modulus = 256 ^ width}
-  state.oldest_us, state.newest_us, state.offset_us = 0, 0, 0
-  state.start, state.count, state.capacity = 0, 0, 0
-  local header = redis.call("GETRANGE", key, 0, HEADER_BYTES - 1)
-  if #header == HEADER_BYTES then
-    state.known = true
-    state.oldest_us, state.newest_us, state.offset_us, state.start, state.count, state.capacity =
-      struct.unpack(HEADER, header)
+  -- Offsets that never change are text: a number would be printed anew at each call.
+  local header = redis.call("GETRANGE", key, "0", "29")
+  local known = #header == HEADER_BYTES
+  local oldest_us, newest_us, offset_us, start, count, capacity = 0, 0, 0, 0, 0, 0
+  if known then
+    oldest_us, newest_us, offset_us, start, count, capacity = struct.unpack(HEADER, header)
   end
-  return state
+  return {
+    key = key, known = known, dirty = false, width = width, place = PLACES[width],
+    modulus = 256 ^ width, oldest_us = oldest_us, newest_us = newest_us, offset_us = offset_us,
+    start = start, count = count, capacity = capacity, before = 0, drop = 0, units = false,
+    t_us = 0, last_us = 0,
+  }
 end
 
 local function offset_of(state, index)
@@ -100,7 +103,7 @@ function packed.save(key, state, limit, now_us)
       .. straight(state, behind, state.before - behind)
     rebuild(state, limit, ring, state.count)
   elseif not state.units then
-    redis.call("SETRANGE", key, 0, header_of(state))
+    redis.call("SETRANGE", key, "0", header_of(state))
   else
     local kept = state.before - state.drop
     local stamps = string.rep(struct.pack(state.place, state.t_us % state.modulus), state.units)
@@ -114,7 +117,7 @@ function packed.save(key, state, limit, now_us)
       if #stamps > room then
         redis.call("SETRANGE", key, HEADER_BYTES, string.sub(stamps, room + 1))
       end
-      redis.call("SETRANGE", key, 0, header_of(state))
+      redis.call("SETRANGE", key, "0", header_of(state))
     end
   end
   redis.call("PEXPIRE", key, ttl_ms(left_us))

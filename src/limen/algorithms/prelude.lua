@@ -20,7 +20,9 @@ end
 
 -- The time in which `units` drain at `quota` per period: microseconds, and a remainder in 1/quota.
 local function drain_time(limit, quota, units)
-  local interval_us, interval_rem = divmod(limit.period_us, quota)
+  local interval_us, interval_rem = limit.interval_us, limit.interval_rem
+  if quota ~= limit.quota then interval_us, interval_rem = divmod(limit.period_us, quota) end
+  if interval_rem == 0 then return units * interval_us, 0 end
   local carry, rem = divmod(units * interval_rem, quota)
   return units * interval_us + carry, rem
 end

@@ -8,10 +8,12 @@ local WINDOWS = ">I7I4I4I7"
 
 function sliding.load(key)
   local kept = redis.call("GET", key)
-  if not kept then return {start_us = 0, current = 0, previous = 0, offset_us = 0} end
-  local state = {known = true}
-  state.start_us, state.current, state.previous, state.offset_us = struct.unpack(WINDOWS, kept)
-  return state
+  local start_us, current, previous, offset_us = 0, 0, 0, 0
+  if kept then start_us, current, previous, offset_us = struct.unpack(WINDOWS, kept) end
+  return {
+    known = kept and true, dirty = false, start_us = start_us, current = current,
+    previous = previous, offset_us = offset_us,
+  }
 end
 
 function sliding.left_us(state, limit, now_us)

@@ -8,15 +8,17 @@ local BUCKET = ">I7I4I7I7I7I4"
 local FAR_US = 4503599627370496  -- 2^52
 
 function bucket.load(key, limit)
+  limit.interval_us, limit.interval_rem = divmod(limit.period_us, limit.quota)
+  limit.fill_us, limit.fill_rem = drain_time(limit, limit.quota, limit.capacity)
   local kept = redis.call("GET", key)
-  if not kept then
-    return {arrival_us = 0, arrival_rem = 0, shift_us = 0, newest_us = 0, offset_us = 0,
-      quota = limit.quota}
+  local arrival_us, arrival_rem, shift_us, newest_us, offset_us, quota = 0, 0, 0, 0, 0, limit.quota
+  if kept then
+    arrival_us, arrival_rem, shift_us, newest_us, offset_us, quota = struct.unpack(BUCKET, kept)
   end
-  local state = {known = true}
-  state.arrival_us, state.arrival_rem, state.shift_us, state.newest_us, state.offset_us,
-    state.quota = struct.unpack(BUCKET, kept)
-  return state
+  return {
+    known = kept and true, dirty = false, arrival_us = arrival_us, arrival_rem = arrival_rem,
+    shift_us = shift_us, newest_us = newest_us, offset_us = offset_us, quota = quota,
+  }
 end
 
 local function expires_us(state)

@@ -18,35 +18,45 @@ local MAKERS = {fixed_window, sliding_counter, rolling_window, packed_window, to
 local made = {}
 local next_key = 0
 
+local function keys_of(packed_request)
+  local op, count = struct.unpack(">BB", packed_request)
+  return op == CORRECT and 2 * count or count
+end
+
 local function flag(flags, which)
   return math.floor(flags / which) % 2
 end
 
+-- Tables are made in one piece: one that grows field by field is moved again and again.
 local function read_check(packed_request, place, op)
-  local check, limit = {}, {}
-  local code, flags, after
-  code, flags, limit.quota, limit.period_us, limit.capacity, limit.min_interval_us,
-    limit.max_delay_us, limit.tick_us, check.cost, after =
+  local code, flags, quota, period_us, capacity, min_interval_us, max_delay_us, tick_us, cost, after =
     struct.unpack(">BBI4I7I4I7I7I4I4", packed_request, place)
-  limit.max_delay_us = limit.max_delay_us - 1
-  limit.count_denied = flag(flags, COUNT_DENIED)
-  limit.calendar = flag(flags, CALENDAR_DAY)
-  if limit.period_us > 0 then
-    limit.fill_us, limit.fill_rem = drain_time(limit, limit.quota, limit.capacity)
+  local algorithm = made[code]
+  if not algorithm then
+    algorithm = MAKERS[code]()
+    made[code] = algorithm
   end
-  check.limit, check.enforce = limit, flag(flags, ENFORCE) == 1
-  if not made[code] then made[code] = MAKERS[code]() end
-  check.algorithm, check.slot = made[code], code == CONCURRENCY
+  local limit = {
+    quota = quota, period_us = period_us, capacity = capacity, tick_us = tick_us,
+    min_interval_us = min_interval_us, max_delay_us = max_delay_us - 1,
+    count_denied = flag(flags, COUNT_DENIED), calendar = flag(flags, CALENDAR_DAY),
+  }
   next_key = next_key + 1
-  check.key = KEYS[next_key]
+  local key = KEYS[next_key]
+  local stamp_us, actual_cost, marker
   if op == CORRECT then
-    check.stamp_us, check.actual_cost, after = struct.unpack(">I7I4", packed_request, after)
+    stamp_us, actual_cost, after = struct.unpack(">I7I4", packed_request, after)
     next_key = next_key + 1
-    check.marker = KEYS[next_key]
+    marker = KEYS[next_key]
   end
-  return check, after
+  return {
+    key = key, limit = limit, cost = cost, algorithm = algorithm, slot = code == CONCURRENCY,
+    enforce = flags % 2 == ENFORCE, state = op ~= RESET and algorithm.load(key, limit),
+    allowed = false, stamp_us = stamp_us, actual_cost = actual_cost, marker = marker,
+  }, after
 end
 
+-- Reads every state before anything is written: a key that holds something else stops it here.
 local function read_request(packed_request)
   local op, count, holder, place = struct.unpack(">BBBc0", packed_request)
   local request = {op = op, holder = holder}
@@ -54,12 +64,6 @@ local function read_request(packed_request)
     request[index], place = read_check(packed_request, place, op)
   end
   return request
-end
-
-local function load_all(request)
-  for _, check in ipairs(request) do
-    check.state = check.algorithm.load(check.key, check.limit)
-  end
 end
 
 local function save_all(request)
@@ -72,40 +76,39 @@ end
 
 local function ask(request, check, charge)
   local what = check.slot and request.holder or check.cost
-  check.reading = {check.algorithm.decide(check.state, check.limit, now_us, what, charge)}
-  return check.reading[1] == 1
+  return check.algorithm.decide(check.state, check.limit, now_us, what, charge)
+end
+
+local function append(reply, ...)
+  local size = #reply
+  for index = 1, select("#", ...) do reply[size + index] = (select(index, ...)) end
 end
 
 -- Ask every check without charging, then charge all of them or none. A shadow has no say, and is
 -- charged if it would have admitted alone; a refusal is charged where a limit counts refusals.
 local function decide(request)
-  load_all(request)
   local charge = request.op == DECIDE
   if #request == 1 then
-    ask(request, request[1], charge)
-  else
-    local admitted = true
-    for _, check in ipairs(request) do
-      check.allowed = ask(request, check, false)
-      if check.enforce and not check.allowed then admitted = false end
-    end
-    if charge then
-      for _, check in ipairs(request) do
-        if admitted or (check.enforce and not check.allowed) then ask(request, check, true) end
-      end
-    end
+    local reply = {1, ask(request, request[1], charge)}
+    save_all(request)
+    return reply
   end
-  save_all(request)
+  local admitted = true
+  for _, check in ipairs(request) do
+    check.allowed = ask(request, check, false) == 1
+    if check.enforce and not check.allowed then admitted = false end
+  end
   local reply = {1}
   for _, check in ipairs(request) do
-    for _, number in ipairs(check.reading) do reply[#reply + 1] = number end
+    local again = charge and (admitted or (check.enforce and not check.allowed))
+    append(reply, ask(request, check, again))
   end
+  save_all(request)
   return reply
 end
 
 -- Make a charge what it should have been, once: the marker lives as long as the charge may count.
 local function correct(request)
-  load_all(request)
   local changed = 0
   for _, check in ipairs(request) do
     local algorithm, state, limit = check.algorithm, check.state, check.limit
@@ -127,7 +130,6 @@ local function correct(request)
 end
 
 local function hold(request)
-  load_all(request)
   local check = request[1]
   local change = request.op == RENEW and check.algorithm.renew or check.algorithm.release
   local changed = change(check.state, check.limit, now_us, request.holder)
@@ -145,13 +147,20 @@ end
 
 local HANDLERS = {decide, decide, correct, hold, hold, reset}
 
+local function answer(packed_request)
+  local request = read_request(packed_request)
+  return HANDLERS[request.op](request)
+end
+
 local replies = {}
 for index = 1, REQUESTS do
-  local request = read_request(ARGV[index])
-  local done, reply = pcall(HANDLERS[request.op], request)
+  -- Counted by what a request says it has, also when it fails before it has come to all its keys.
+  local after = next_key + keys_of(ARGV[index])
+  local done, reply = pcall(answer, ARGV[index])
   if not done then
     reply = {0, type(reply) == "table" and reply.err or reply}
   end
+  next_key = after
   replies[index] = reply
 end
 return replies
