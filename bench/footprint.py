@@ -17,6 +17,7 @@ from pathlib import Path
 from bench.harness import BenchError
 from bench.libraries import LIMEN, LIMITS, THROTTLED, Quota, build
 from bench.report import table
+from limen.model import ALGORITHMS
 
 _STATM = Path("/proc/self/statm")
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
@@ -28,14 +29,6 @@ _MANY_STAMPS, _QUICK_STAMPS = 1_000_000, 300_000
 # million keys or stamps. An eighth of them fills a hash table to the same degree.
 _SHARE_OF_LIMITS = 8
 
-_ALGORITHMS = (
-    "fixed_window",
-    "sliding_counter",
-    "rolling_window",
-    "packed_window",
-    "token_bucket",
-    "leaky_bucket",
-)
 _PEERS = (
     (LIMITS, "fixed window"),
     (LIMITS, "moving window"),
@@ -108,7 +101,7 @@ def run(quick: bool, say: Callable[[str], None]) -> str:
 
 
 def _per_key(keys: int) -> list[Case]:
-    ours = [Case(LIMEN, algorithm, _HOUR, keys, 1, 100) for algorithm in _ALGORITHMS]
+    ours = [Case(LIMEN, algorithm, _HOUR, keys, 1, 100) for algorithm in ALGORITHMS]
     fewer = keys // _SHARE_OF_LIMITS
     return ours + [
         Case(library, algorithm, _HOUR, fewer if library == LIMITS else keys, 1, 100)

@@ -138,7 +138,7 @@ def test_spending_fails_where_nobody_is_ever_refused() -> None:
 
 
 def test_every_algorithm_is_set_beside_a_peer() -> None:
-    assert set(ALGORITHMS) == set(footprint._ALGORITHMS)
+    assert set(ALGORITHMS) == set(footprint.ALGORITHMS)
     for group in memory.GROUPS:
         assert {library for library, _ in group} & set(PEERS)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -19,7 +19,7 @@ from rich.text import Text
 
 from limen import Concurrency, Decision, Limit, Limiter
 from limen.limiter.slot import Slot
-from limen.model import AlgorithmName
+from limen.model import ALGORITHMS
 from limen.testing import ManualClock
 
 SECOND_US = 1_000_000
@@ -27,7 +27,7 @@ WINDOW_US = 10 * SECOND_US
 HOLD_US = 6 * SECOND_US
 """How long a request that got a slot keeps it."""
 QUOTA = 10
-LIMITS = {name: Limit.parse(f"{QUOTA}/10s {name}") for name in get_args(AlgorithmName)}
+LIMITS: dict[str, Limit] = {name: Limit.parse(f"{QUOTA}/10s {name}") for name in ALGORITHMS}
 SLOTS = Concurrency(QUOTA, lease=30)
 
 _ANIMATION_S = 8.0

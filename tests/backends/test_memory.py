@@ -13,16 +13,8 @@ import pytest
 from limen import AsyncLimiter, Check, Concurrency, Limit, Limiter, StoreError
 from limen.backends import memory
 from limen.backends.memory import MemoryBackend
+from limen.model import ALGORITHMS
 from limen.testing import ManualClock
-
-ALGORITHMS = [
-    "fixed_window",
-    "sliding_counter",
-    "rolling_window",
-    "packed_window",
-    "token_bucket",
-    "leaky_bucket",
-]
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from limen import (
     Limiter,
     RateLimitExceeded,
 )
+from limen.model import ALGORITHMS
 from limen.testing import ManualClock
 
 
@@ -59,14 +60,6 @@ def limiter(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Any]
         yield Blocking(AsyncLimiter(clock=clock), runner)
 
 
-ALGORITHMS = [
-    "fixed_window",
-    "sliding_counter",
-    "rolling_window",
-    "packed_window",
-    "token_bucket",
-    "leaky_bucket",
-]
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import secrets
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
-from limen.backends import AsyncBackend, Release, Renew, Reset
+from limen.backends import AsyncBackend, Reset
 from limen.backends.memory import AsyncMemoryBackend
 from limen.clock import Clock
-from limen.errors import ConfigurationError, InvalidInput, RateLimitExceeded
+from limen.errors import ConfigurationError, RateLimitExceeded
 from limen.limiter import plan
 from limen.limiter.decorate import KeyFunction, key_function, name_of
 from limen.limiter.line import Lines, Patience, as_refusal, counts_denied
 from limen.limiter.settings import Observer, open_memory, validate
-from limen.limiter.slot import HELD, log_lost, renewal_interval
+from limen.limiter.slot import AsyncSlot
 from limen.model import Check, Concurrency, Decision, Limit, OnError, Reading, Receipt
 
 P = ParamSpec("P")
@@ -212,91 +211,3 @@ class AsyncLimiter:
         traceback: TracebackType | None,
     ) -> None:
         await self.aclose()
-
-
-class AsyncSlot:
-    """A slot to hold. By `async with` it is acquired, renewed while held, and released.
-
-    One slot, one holder: who wants to hold another makes another.
-    """
-
-    def __init__(
-        self,
-        backend: AsyncBackend,
-        clock: Clock,
-        checks: tuple[Check, ...],
-        observers: tuple[Observer, ...],
-        ids: Iterator[int],
-    ) -> None:
-        self.id: str = secrets.token_hex(8)
-        """Who holds it; nobody else's slot can be renewed or released by it."""
-        self.decision: Decision | None = None
-        """The answer to the last `acquire`."""
-        self._backend = backend
-        self._clock = clock
-        self._checks = checks
-        self._observers = observers
-        self._ids = ids
-        self._entered = False
-        self._renewing: asyncio.Task[None] | None = None
-
-    async def acquire(self) -> Decision:
-        """Take the slot if there is one, and charge the limits beside it. Never waits its turn."""
-        readings = await self._backend.run_all(self._checks, True, self.id)
-        self.decision = plan.combine(self._checks, readings, next(self._ids))
-        plan.notify(self._observers, self.decision)
-        return self.decision
-
-    async def renew(self) -> bool:
-        """Lengthen the lease to a full one; False when it had ended."""
-        return await self._backend.change(Renew(self._checks[0], self.id))
-
-    async def release(self) -> bool:
-        """Free the slot; False when the lease had ended."""
-        return await self._backend.change(Release(self._checks[0], self.id))
-
-    async def __aenter__(self) -> Self:
-        if self._entered:
-            raise InvalidInput(HELD)
-        self._entered = True
-        try:
-            decision = await self.acquire()
-            if not decision.allowed:
-                raise RateLimitExceeded(decision)
-        except BaseException:
-            self._entered = False
-            raise
-        self._renewing = asyncio.create_task(self._renew_while_held())
-        try:
-            if decision.delay:
-                await self._clock.sleep_async(decision.delay)
-        except BaseException:
-            await self._let_go()
-            correct = plan.correct(decision, 0)
-            if correct is not None:
-                await self._backend.change(correct)
-            raise
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._let_go()
-
-    async def _let_go(self) -> None:
-        if self._renewing is not None:
-            self._renewing.cancel()
-            self._renewing = None
-        self._entered = False
-        await self.release()
-
-    async def _renew_while_held(self) -> None:
-        interval = renewal_interval(self._checks[0])
-        while True:
-            await asyncio.sleep(interval)
-            if not await self.renew():
-                log_lost(self._checks[0], self.id)
-                return

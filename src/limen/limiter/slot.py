@@ -1,7 +1,8 @@
-"""`Slot`: a place among those that may run at once, held by a lease. Its twin is in `aio`."""
+"""`Slot` and `AsyncSlot`: a place among those that may run at once, held by a lease."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from limen.backends import Backend, Release, Renew
+from limen.backends import AsyncBackend, Backend, Release, Renew
 from limen.clock import Clock
 from limen.errors import InvalidInput, RateLimitExceeded
 from limen.limiter import plan
@@ -21,7 +22,7 @@ from limen.model import Check, Concurrency, Decision
 _IDLE_S = 5.0
 _logger = logging.getLogger("limen")
 
-HELD = "this slot is held already; make another by limiter.slot(...)"
+_HELD = "this slot is held already; make another by limiter.slot(...)"
 
 
 class Slot:
@@ -73,7 +74,7 @@ class Slot:
 
     def __enter__(self) -> Self:
         if not self._entered.acquire(blocking=False):
-            raise InvalidInput(HELD)
+            raise InvalidInput(_HELD)
         try:
             decision = self.acquire()
             if not decision.allowed:
@@ -107,6 +108,94 @@ class Slot:
         self.release()
 
 
+class AsyncSlot:
+    """A slot to hold. By `async with` it is acquired, renewed while held, and released.
+
+    One slot, one holder: who wants to hold another makes another.
+    """
+
+    def __init__(
+        self,
+        backend: AsyncBackend,
+        clock: Clock,
+        checks: tuple[Check, ...],
+        observers: tuple[Observer, ...],
+        ids: Iterator[int],
+    ) -> None:
+        self.id: str = secrets.token_hex(8)
+        """Who holds it; nobody else's slot can be renewed or released by it."""
+        self.decision: Decision | None = None
+        """The answer to the last `acquire`."""
+        self._backend = backend
+        self._clock = clock
+        self._checks = checks
+        self._observers = observers
+        self._ids = ids
+        self._entered = False
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def acquire(self) -> Decision:
+        """Take the slot if there is one, and charge the limits beside it. Never waits its turn."""
+        readings = await self._backend.run_all(self._checks, True, self.id)
+        self.decision = plan.combine(self._checks, readings, next(self._ids))
+        plan.notify(self._observers, self.decision)
+        return self.decision
+
+    async def renew(self) -> bool:
+        """Lengthen the lease to a full one; False when it had ended."""
+        return await self._backend.change(Renew(self._checks[0], self.id))
+
+    async def release(self) -> bool:
+        """Free the slot; False when the lease had ended."""
+        return await self._backend.change(Release(self._checks[0], self.id))
+
+    async def __aenter__(self) -> Self:
+        if self._entered:
+            raise InvalidInput(_HELD)
+        self._entered = True
+        try:
+            decision = await self.acquire()
+            if not decision.allowed:
+                raise RateLimitExceeded(decision)
+        except BaseException:
+            self._entered = False
+            raise
+        self._renewing = asyncio.create_task(self._renew_while_held())
+        try:
+            if decision.delay:
+                await self._clock.sleep_async(decision.delay)
+        except BaseException:
+            await self._let_go()
+            correct = plan.correct(decision, 0)
+            if correct is not None:
+                await self._backend.change(correct)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+            self._renewing = None
+        self._entered = False
+        await self.release()
+
+    async def _renew_while_held(self) -> None:
+        interval = _renewal_interval(self._checks[0])
+        while True:
+            await asyncio.sleep(interval)
+            if not await self.renew():
+                _log_lost(self._checks[0], self.id)
+                return
+
+
 class Keeper:
     """Renews the slots that are held in this process, each three times a lease.
 
@@ -129,7 +218,7 @@ class Keeper:
             # In the child of a fork: neither the thread nor the slots came along.
             self._begin()
         with self._changed:
-            self._held[holder] = (check, time.monotonic() + renewal_interval(check))
+            self._held[holder] = (check, time.monotonic() + _renewal_interval(check))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="limen-slots", daemon=True)
                 self._thread.start()
@@ -157,7 +246,7 @@ class Keeper:
                     continue
                 # A slot that was released meanwhile is not lost.
                 if not renewed and self.drop(holder):
-                    log_lost(check, holder)
+                    _log_lost(check, holder)
 
     def _wait_for_due(self) -> list[tuple[str, Check]]:
         """Return the slots to renew now; none means that the thread ends."""
@@ -167,7 +256,7 @@ class Keeper:
                 now = time.monotonic()
                 due = [(holder, check) for holder, (check, at) in self._held.items() if at <= now]
                 for holder, check in due:
-                    self._held[holder] = (check, now + renewal_interval(check))
+                    self._held[holder] = (check, now + _renewal_interval(check))
                 if due:
                     return due
                 if not self._held and now >= idle_until:
@@ -177,14 +266,14 @@ class Keeper:
                 self._changed.wait(next_at - now)
 
 
-def renewal_interval(check: Check) -> float:
+def _renewal_interval(check: Check) -> float:
     """Return the seconds between two renewals: two may fail before the lease ends."""
     limit = check.limit
     assert isinstance(limit, Concurrency)
     return limit.lease / 3
 
 
-def log_lost(check: Check, holder: str) -> None:
+def _log_lost(check: Check, holder: str) -> None:
     """Say that a slot ended while it was held: the process stood still for longer than that."""
     _logger.warning(
         "slot %s (%s) was lost: its lease ended before it was renewed", holder, check.limit

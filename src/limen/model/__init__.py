@@ -14,9 +14,11 @@ from limen.model.decision import (
     valid_cost,
     valid_key,
 )
-from limen.model.limit import AlgorithmName, Concurrency, Limit
+from limen.model.grammar import ALGORITHMS, AlgorithmName
+from limen.model.limit import Concurrency, Limit
 
 __all__ = [
+    "ALGORITHMS",
     "MAX_COST",
     "NEVER_US",
     "UNCHARGED",

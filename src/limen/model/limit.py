@@ -9,20 +9,12 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
 from difflib import get_close_matches
-from typing import Literal, cast
+from typing import cast
 
 from limen.errors import InvalidLimit, shown
 from limen.model import grammar
+from limen.model.grammar import AlgorithmName
 from limen.model.text import DIGEST_LENGTH, escaped
-
-AlgorithmName = Literal[
-    "fixed_window",
-    "sliding_counter",
-    "rolling_window",
-    "packed_window",
-    "token_bucket",
-    "leaky_bucket",
-]
 
 _BUCKETS = ("token_bucket", "leaky_bucket")
 _EXACT_WINDOWS = ("rolling_window", "packed_window")
