@@ -12,6 +12,7 @@ from bench import footprint, memory, report
 from bench.harness import BenchError, Contestant, Target, measure, ratio, rotated
 from bench.libraries import LIMEN, LIMITS, PEERS, PYRATE, THROTTLED, Instance, Quota, build, limen
 
+from limen import model
 from limen.testing import ManualClock
 
 ALGORITHMS = [algorithm for group in memory.GROUPS for name, algorithm in group if name == LIMEN]
@@ -138,7 +139,7 @@ def test_spending_fails_where_nobody_is_ever_refused() -> None:
 
 
 def test_every_algorithm_is_set_beside_a_peer() -> None:
-    assert set(ALGORITHMS) == set(footprint.ALGORITHMS)
+    assert set(ALGORITHMS) == set(model.ALGORITHMS)
     for group in memory.GROUPS:
         assert {library for library, _ in group} & set(PEERS)
 
