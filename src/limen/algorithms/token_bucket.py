@@ -72,18 +72,23 @@ class Bucket(Struct, gc=False):
                 after_us, after_rem, over_us = after_us + 1, after_rem - limit.quota, over_us + 1
             if after_rem > limit.fill_rem:
                 over_us += 1
-        drained_us, delay_us, late_us = used_us + 1 if used_rem else used_us, 0, 0
-        if limit.max_delay_us >= 0 and cost:
-            delay_us = drained_us
+        drained_us = used_us + 1 if used_rem else used_us
+        delay_us = 0
+        if limit.max_delay_us >= 0:
+            delay_us = drained_us if cost else 0
             late_us = delay_us - limit.max_delay_us
-        if (over_us > 0 or late_us > 0) and cost:
-            retry_us = over_us if over_us > late_us else late_us
-            if cost > limit.capacity:
-                retry_us = NEVER_US
-            # Where not even one fits, there is nothing to calculate.
-            none_left = cost == 1 and over_us > 0
-            remaining = 0 if none_left else units_left(limit, used_us, used_rem)
-            return False, remaining, retry_us, drained_us, 0, UNCHARGED
+        else:
+            late_us = 0
+        if over_us > 0 or late_us > 0:
+            if cost == 1:
+                # Where not even one fits, there is nothing to calculate.
+                remaining = 0 if over_us > 0 else units_left(limit, used_us, used_rem)
+                retry_us = over_us if over_us > late_us else late_us
+                return False, remaining, retry_us, drained_us, 0, UNCHARGED
+            if cost:
+                remaining = units_left(limit, used_us, used_rem)
+                retry_us = max(over_us, late_us) if cost <= limit.capacity else NEVER_US
+                return False, remaining, retry_us, drained_us, 0, UNCHARGED
 
         # store
         stamp_us = UNCHARGED

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from limen.model import Check, Reading, Receipt
+from limen.model import Check, Limit, Reading, Receipt
 
 __all__ = ["AsyncBackend", "Backend", "Change", "Correct", "Release", "Renew", "Reset"]
 
@@ -49,8 +49,8 @@ Change = Correct | Renew | Release | Reset
 class Backend(Protocol):
     """Where the states are."""
 
-    def run(self, check: Check) -> Reading:
-        """Decide one check of a `Limit`, and charge it when it is allowed."""
+    def run(self, limit: Limit, key: str, cost: int) -> Reading:
+        """Decide one limit on one key, and charge it when it is allowed: the short way."""
         ...
 
     def run_all(
@@ -69,11 +69,7 @@ class Backend(Protocol):
 
 
 class AsyncBackend(Protocol):
-    """The same for asyncio."""
-
-    async def run(self, check: Check) -> Reading:
-        """Decide one check of a `Limit`, and charge it when it is allowed."""
-        ...
+    """The same for asyncio, where a short way would not be noticed beside the `await`."""
 
     async def run_all(
         self, checks: tuple[Check, ...], charge: bool, holder: str = ""

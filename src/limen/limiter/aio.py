@@ -18,7 +18,7 @@ from limen.limiter.decorate import KeyFunction, key_function, name_of
 from limen.limiter.line import Lines, Patience, as_refusal, counts_denied
 from limen.limiter.settings import Observer, open_memory, validate
 from limen.limiter.slot import AsyncSlot
-from limen.model import Check, Concurrency, Decision, Limit, OnError, Reading, Receipt
+from limen.model import Check, Concurrency, Decision, Limit, OnError, Receipt
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,10 +67,7 @@ class AsyncLimiter:
         return await self._decide(plan.validated(checks))
 
     async def _decide(self, checks: tuple[Check, ...]) -> Decision:
-        if len(checks) == 1:
-            readings: tuple[Reading, ...] = (await self._backend.run(checks[0]),)
-        else:
-            readings = await self._backend.run_all(checks, True)
+        readings = await self._backend.run_all(checks, True)
         decision = plan.combine(checks, readings, next(self._ids))
         if self._observers:
             plan.notify(self._observers, decision)

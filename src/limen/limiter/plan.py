@@ -12,6 +12,8 @@ import secrets
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
+from msgspec import structs
+
 from limen.backends import Correct
 from limen.errors import InvalidInput, shown
 from limen.limiter.settings import Observer
@@ -149,20 +151,15 @@ def combine(
             for check, reading in zip(checks, readings, strict=True)
         ]
     )
-    enforced = [part for part in parts if part.check.enforce]
+    enforced = [part for part in parts if part.enforce]
     refusing = [part for part in enforced if not part.allowed]
     deciding = enforced or parts
     binding = max(refusing, key=_wait) if refusing else min(deciding, key=_share_left)
-    return Decision(
-        check=binding.check,
+    return structs.replace(
+        binding,
         allowed=not refusing,
-        remaining=binding.remaining,
         retry_after=binding.retry_after if refusing else 0.0,
-        reset_after=binding.reset_after,
         delay=0.0 if refusing else max((part.delay for part in enforced), default=0.0),
-        stamp_us=binding.stamp_us,
-        source=source,
-        id=id_,
         several=parts,
     )
 

@@ -78,10 +78,13 @@ class Limiter:
             return self._decide(self._limits.checks(limits, key, cost))
         # Nearly every call comes this way: one limit, seen before, on a proper key. Nothing is
         # left to plan or to combine, and each function not called is a twentieth of the time.
-        check = Check(limit, key, cost)
-        allowed, remaining, retry_us, reset_us, delay_us, stamp_us = self._backend.run(check)
+        allowed, remaining, retry_us, reset_us, delay_us, stamp_us = self._backend.run(
+            limit, key, cost
+        )
         decision = Decision(
-            check,
+            limit,
+            key,
+            cost,
             allowed,
             remaining,
             0.0 if allowed else None if retry_us == NEVER_US else retry_us / 1e6,

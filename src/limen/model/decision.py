@@ -76,8 +76,12 @@ class Decision(Struct, frozen=True, gc=False):
     the binding one: of the refusing ones the longest to wait for, else the one nearest its limit.
     """
 
-    check: Check
-    """The binding check."""
+    limit: Limit | Concurrency
+    """The limit that binds. Its `str` is what to show: `100/minute`."""
+    key: str
+    """Who was counted: `"user:42"`."""
+    cost: int
+    """How many units were asked for."""
     allowed: bool
     """Whether the request may pass."""
     remaining: int
@@ -94,23 +98,12 @@ class Decision(Struct, frozen=True, gc=False):
     """Who decided: the store, or who stood in for it."""
     id: int
     """What makes its receipt good for one correction only."""
+    subject: str | None = None
+    """As in the check: what must live together."""
+    enforce: bool = True
+    """As in the check: False is a shadow."""
     several: tuple[Decision, ...] = ()
     """The parts, when there are several."""
-
-    @property
-    def limit(self) -> Limit | Concurrency:
-        """The limit that binds. Its `str` is what to show: `100/minute`."""
-        return self.check.limit
-
-    @property
-    def key(self) -> str:
-        """Who was counted: `"user:42"`."""
-        return self.check.key
-
-    @property
-    def cost(self) -> int:
-        """How many units were asked for."""
-        return self.check.cost
 
     @property
     def degraded(self) -> bool:
@@ -126,7 +119,9 @@ class Decision(Struct, frozen=True, gc=False):
     def receipt(self) -> Receipt | None:
         """What can be refunded or settled; None when nothing was charged."""
         charges = tuple(
-            (part.check, part.stamp_us) for part in self.parts if part.stamp_us != UNCHARGED
+            (Check(part.limit, part.key, part.cost, part.subject), part.stamp_us)
+            for part in self.parts
+            if part.stamp_us != UNCHARGED
         )
         return Receipt(f"{self.id:016x}", charges) if charges else None
 
@@ -149,7 +144,9 @@ def decision_of(check: Check, reading: Reading, source: Source, id_: int) -> Dec
     allowed, remaining, retry_us, reset_us, delay_us, stamp_us = reading
     retry_after = None if retry_us == NEVER_US else retry_us / 1e6
     return Decision(
-        check,
+        check.limit,
+        check.key,
+        check.cost,
         allowed,
         remaining,
         retry_after,
@@ -158,6 +155,8 @@ def decision_of(check: Check, reading: Reading, source: Source, id_: int) -> Dec
         stamp_us,
         source,
         id_,
+        check.subject,
+        check.enforce,
     )
 
 
