@@ -55,6 +55,7 @@ TABLES: dict[str, list[tuple[float, int, bool, int, float]]] = {
         (1, 1, False, 7, 1),
         (2, 1, True, 6, 0),
         (2, 7, False, 6, 8),  # the longer of the two waits
+        (3, 1, False, 6, 1),  # since the newest, not since the first
     ],
     "2/10s count_denied": [
         (0, 2, True, 0, 0),
@@ -275,3 +276,17 @@ def test_packed_stamps_are_found_like_those_in_a_list(data: st.DataObject) -> No
     kept = stamps[drop:]
     for t_us in (stamp + around for stamp in stamps for around in (-1, 0, 1)):
         assert state.up_to(t_us) == bisect_right(kept, t_us)
+    first = data.draw(st.integers(0, len(kept) - 1))
+    state.cut(first, 1)
+    state.count -= 1
+    del kept[first]
+    if first < len(kept):
+        assert [state.at(index) for index in range(state.count)] == kept
+
+
+def test_packed_stamps_take_no_more_room_than_is_in_view() -> None:
+    limit = Limit(100, 60)
+    state = Packed(limit)
+    for index in range(10_000):
+        assert state.decide(limit, index * 600_000, 1, True)[0]
+        assert len(state.stamps) <= 140

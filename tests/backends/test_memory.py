@@ -228,6 +228,37 @@ def test_a_decision_inside_a_decision_is_an_error_and_damages_nothing(
     assert limiter.peek("outer", "5/minute").remaining == 4
 
 
+def test_a_lock_that_an_interrupted_decision_left_behind_is_taken_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An exception of a signal handler may fall between the taking of the lock and the `try`."""
+    monkeypatch.setattr(memory, "_LONGEST_WAIT_S", 0.05)
+    limiter = Limiter()
+    limiter.check("k", "1000/minute")
+    limiter._backend._lock()  # type: ignore[attr-defined]  # taken by nobody who will open it
+    threads = [threading.Thread(target=limiter.check, args=("k", "1000/minute")) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert limiter.peek("k", "1000/minute").remaining == 991
+
+
+def test_an_upward_settle_is_charged_also_when_the_store_is_full(clock: ManualClock) -> None:
+    limiter = Limiter("memory://?max_keys=1", clock=clock)
+    decisions = [limiter.check("k", "100/minute") for _ in range(10)]
+    assert all(limiter.settle(decision, 10) for decision in decisions)
+    assert limiter.peek("k", "100/minute").remaining == 0
+
+
+def test_the_calendar_does_not_outgrow_the_store(clock: ManualClock) -> None:
+    limiter = Limiter("memory://?max_keys=2", clock=clock)
+    limiter.check("refused", "1/hour")
+    for number in range(1_000):
+        limiter.check(f"user:{number}", "100/day", cost=99)
+    assert len(limiter._backend._states._slices) < 50  # type: ignore[attr-defined]  # memory's own
+
+
 def test_a_receipt_is_good_once_also_when_the_store_is_full(clock: ManualClock) -> None:
     limiter = Limiter("memory://?max_keys=1", clock=clock)
     first, second = limiter.check("k", "10/minute"), limiter.check("k", "10/minute", cost=4)

@@ -276,6 +276,17 @@ def test_a_receipt_from_before_a_step_back_eats_no_newer_charge(
     assert limiter.peek("k", text).remaining == 0
 
 
+@pytest.mark.parametrize("algorithm", ["packed_window", "rolling_window"])
+def test_an_expired_charge_is_not_given_back_after_a_step_back(
+    limiter: Any, clock: ManualClock, algorithm: str
+) -> None:
+    old = limiter.check("k", f"5/minute {algorithm}")
+    clock.advance(-12)
+    limiter.check("k", f"5/minute {algorithm}")
+    clock.advance(60)
+    assert not limiter.refund(old)
+
+
 def test_counted_refusals_under_a_lowered_quota_forget_nothing_that_was_used(
     limiter: Any, clock: ManualClock
 ) -> None:

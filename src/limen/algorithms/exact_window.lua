@@ -84,8 +84,10 @@ local function exact_decide(stamps, state, limit, now_us, cost, charge)
 end
 
 local function exact_refund(stamps, state, limit, now_us, cost, stamp_us)
-  local t_us = exact_advance(stamps, state, limit, now_us)
-  if state.count == 0 or stamp_us > t_us or stamp_us <= t_us - limit.period_us then return 0 end
+  local t_us, expired = exact_advance(stamps, state, limit, now_us)
+  if expired == state.count or stamp_us > t_us or stamp_us <= t_us - limit.period_us then
+    return 0
+  end
   local first = stamps.up_to(state, stamp_us - 1)
   local back = math.min(cost, stamps.up_to(state, stamp_us) - first)
   if back > 0 then

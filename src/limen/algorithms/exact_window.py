@@ -109,8 +109,8 @@ class ExactWindow(Struct, gc=False):
 
         Charges of the same microsecond cannot be told apart, and need not be.
         """
-        t_us, _ = self.advance(now_us)
-        if not t_us - self.limit.period_us < stamp_us <= t_us:
+        t_us, expired = self.advance(now_us)
+        if expired == self.count or not t_us - self.limit.period_us < stamp_us <= t_us:
             return 0
         first = self.up_to(stamp_us - 1)
         back = min(cost, self.up_to(stamp_us) - first)

@@ -96,6 +96,9 @@ class Expiring(Generic[Entry]):
         if keys is None:
             self._due[slice_] = [key]
             heappush(self._slices, slice_)
+            if len(self._slices) > 2 * len(self._due) + _SAMPLE:
+                # Too many that were emptied in the middle. What is sorted is a heap.
+                self._slices = sorted(self._due)
             self.next_due_us = self._slices[0] << _SLICE_BITS
         else:
             keys.append(key)

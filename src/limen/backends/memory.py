@@ -7,6 +7,7 @@ being refused would let it through.
 
 from __future__ import annotations
 
+import sys
 from threading import Lock
 from typing import Any
 
@@ -20,7 +21,7 @@ from limen.errors import StoreError
 from limen.keys import memory_key
 from limen.model import Check, Concurrency, Limit, Reading
 
-_LONGEST_WAIT_S = 5.0
+_LONGEST_WAIT_S = 1.0
 
 
 class Marker(Struct, gc=False):
@@ -38,6 +39,8 @@ class MemoryBackend:
         lock = Lock()
         # Looked up here and not at every decision, of which that would be a twentieth.
         self._lock, self._unlock = lock.acquire, lock.release
+        self._inside = False
+        self._mending = Lock()
         self._states: Expiring[Any] = Expiring(max_keys, _share_left)
         self._entries = self._states.entries
         # Apart, so that refunds push out no state that is being refused.
@@ -51,6 +54,7 @@ class MemoryBackend:
         # Not `with`, which takes twice as long.
         if not self._lock(False):
             self._wait_for_lock()
+        self._inside = True
         try:
             now_us = self._time_ns() // 1_000
             if now_us >= self._states.next_due_us:
@@ -61,6 +65,7 @@ class MemoryBackend:
                 return self._decide(Check(limit, key, cost), now_us, True, "")
             return state.decide(limit, now_us, cost, True)  # type: ignore[no-any-return]  # a Reading
         finally:
+            self._inside = False
             self._unlock()
 
     def run_all(
@@ -73,6 +78,7 @@ class MemoryBackend:
         charged only where a limit asks for that by `count_denied`.
         """
         self._wait_for_lock()
+        self._inside = True
         try:
             now_us = self._time_ns() // 1_000
             self._states.forget(now_us)
@@ -89,11 +95,13 @@ class MemoryBackend:
                     readings[index] = self._decide(check, now_us, True, holder)
             return tuple(readings)
         finally:
+            self._inside = False
             self._unlock()
 
     def change(self, change: Change) -> bool:
         """Carry out a change; return whether there was anything to change."""
         self._wait_for_lock()
+        self._inside = True
         try:
             now_us = self._time_ns() // 1_000
             self._markers.forget(now_us)
@@ -111,20 +119,47 @@ class MemoryBackend:
                 return bool(leases.renew(change.check.limit, now_us, change.holder))
             return bool(leases.release(now_us, change.holder))
         finally:
+            self._inside = False
             self._unlock()
 
     def _wait_for_lock(self) -> None:
-        """Take the lock, or say why it cannot be had.
+        """Take the lock. It is held for microseconds; when it is not to be had, find out why.
 
-        It is held for microseconds. Who cannot have it for this long holds it already: a signal
-        handler or a finalizer that interrupted a decision in its own thread. To let it in would
-        damage the state that is being changed.
+        Either a signal handler or a finalizer has interrupted a decision of its own thread: to let
+        it in would damage the state that is being changed. Or an exception of a signal handler has
+        fallen between the taking of the lock and the `try` behind it: then nobody is inside, nobody
+        will ever open it, and the first to notice takes it over.
         """
-        if not self._lock(timeout=_LONGEST_WAIT_S):
-            raise StoreError(
-                "the memory store was asked from inside a decision of the same thread; "
-                "ask for no decision in signal handlers and finalizers"
-            )
+        while not self._lock(timeout=_LONGEST_WAIT_S):
+            if self._is_inside_itself():
+                raise StoreError(
+                    "the memory store was asked from inside a decision of the same thread; "
+                    "ask for no decision in signal handlers and finalizers"
+                )
+            if self._take_over():
+                return
+
+    def _is_inside_itself(self) -> bool:
+        codes = {
+            method.__code__ for method in (type(self).run, type(self).run_all, type(self).change)
+        }
+        frame = sys._getframe()
+        calls = 0
+        while frame.f_back is not None:
+            frame = frame.f_back
+            calls += frame.f_code in codes and frame.f_locals.get("self") is self
+        return calls > 1
+
+    def _take_over(self) -> bool:
+        with self._mending:
+            # Several looks: who has just got it may not have come to say so.
+            for _ in range(10):
+                if self._lock(timeout=_LONGEST_WAIT_S / 100):
+                    return True
+                if self._inside:
+                    return False
+            self._inside = True
+            return True
 
     def _decide(self, check: Check, now_us: int, charge: bool, holder: str) -> Reading:
         key, limit = memory_key(check), check.limit
@@ -141,14 +176,15 @@ class MemoryBackend:
         marker_key = f"{change.receipt.id}{key}"
         if marker_key in self._markers.entries or not isinstance(limit, Limit):
             return False
-        if not self._markers.has_room(now_us):
+        more = change.actual_cost - check.cost
+        has_room = self._markers.has_room(now_us)
+        if more <= 0 and not has_room:
             # Without a marker it could be repeated: too strict, never too generous.
             return False
         known = self._entries.get(key)
         state = _fresh(limit) if known is None else known
         # Measured before a refund, which may take out what the marker has to outlive.
         marker = Marker(state.expires_us, state.offset_us)
-        more = change.actual_cost - check.cost
         if more > 0:
             state.debit(now_us, more)
             marker = Marker(state.expires_us, state.offset_us)
@@ -157,7 +193,7 @@ class MemoryBackend:
             changed = True
         else:
             changed = state.refund(now_us, -more, stamp_us) > 0
-        if marker.expires_us - marker.offset_us > now_us:
+        if has_room and marker.expires_us - marker.offset_us > now_us:
             self._markers.add(marker_key, marker, now_us)
         return changed
 

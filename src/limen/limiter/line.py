@@ -33,7 +33,9 @@ class Lines(Generic[Ticket]):
 
     def leave(self, key: Hashable, ticket: Ticket) -> Ticket | None:
         """Leave from whatever place; return the ticket whose turn has come by that, if any."""
-        line = self._lines[key]
+        line = self._lines.get(key)
+        if line is None or ticket not in line:
+            return None
         had_turn = line[0] is ticket
         line.remove(ticket)
         if not line:

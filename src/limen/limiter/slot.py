@@ -75,6 +75,8 @@ class Slot:
     def __enter__(self) -> Self:
         if not self._entered.acquire(blocking=False):
             raise InvalidInput(_HELD)
+        # A new holder each time: what is still under way for the last one does not reach it.
+        self.id = secrets.token_hex(8)
         try:
             decision = self.acquire()
             if not decision.allowed:
@@ -104,8 +106,10 @@ class Slot:
 
     def _let_go(self) -> None:
         self._keeper.drop(self.id)
-        self._entered.release()
-        self.release()
+        try:
+            self.release()
+        finally:
+            self._entered.release()
 
 
 class AsyncSlot:
@@ -153,6 +157,8 @@ class AsyncSlot:
         if self._entered:
             raise InvalidInput(_HELD)
         self._entered = True
+        # A new holder each time: what is still under way for the last one does not reach it.
+        self.id = secrets.token_hex(8)
         try:
             decision = await self.acquire()
             if not decision.allowed:
@@ -184,8 +190,10 @@ class AsyncSlot:
         if self._renewing is not None:
             self._renewing.cancel()
             self._renewing = None
-        self._entered = False
-        await self.release()
+        try:
+            await self.release()
+        finally:
+            self._entered = False
 
     async def _renew_while_held(self) -> None:
         interval = _renewal_interval(self._checks[0])

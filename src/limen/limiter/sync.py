@@ -149,7 +149,6 @@ class Limiter:
         turn = threading.Lock()
         turn.acquire()
         line = checks[0].key
-        first = None
         try:
             with self._lines_lock:
                 first = self._lines.join(line, turn)
@@ -168,11 +167,10 @@ class Limiter:
                     return decision
                 self._clock.sleep(patience.wait_for(decision, self._clock.monotonic()))
         finally:
-            if first is not None:
-                with self._lines_lock:
-                    following = self._lines.leave(line, turn)
-                if following is not None:
-                    following.release()
+            with self._lines_lock:
+                following = self._lines.leave(line, turn)
+            if following is not None:
+                following.release()
 
     def _sit_out(self, decision: Decision, patience: Patience) -> None:
         """Wait for as long as a leaky bucket says; give the place back when that fails."""
