@@ -21,7 +21,7 @@ from limen.errors import StoreError
 from limen.keys import memory_key
 from limen.model import Check, Concurrency, Limit, Reading
 
-_LONGEST_WAIT_S = 1.0
+_LONGEST_WAIT_S = 0.2
 
 
 class Marker(Struct, gc=False):
@@ -154,7 +154,7 @@ class MemoryBackend:
         with self._mending:
             # Several looks: who has just got it may not have come to say so.
             for _ in range(10):
-                if self._lock(timeout=_LONGEST_WAIT_S / 100):
+                if self._lock(timeout=_LONGEST_WAIT_S / 50):
                     return True
                 if self._inside:
                     return False
