@@ -71,12 +71,7 @@ end
 
 -- Changes nothing but offset_us, and that only when the clock has stepped back.
 function concurrency.advance(state, now_us)
-  local t_us = now_us + state.offset_us
-  if t_us < state.newest_us then
-    state.offset_us = state.offset_us + state.newest_us - t_us
-    t_us = state.newest_us
-    state.dirty = true
-  end
+  local t_us = time_of(state, state.newest_us, now_us)
   local count = redis.call("ZCOUNT", state.key, above(t_us), "+inf")
   if count == 0 then return now_us, 0 end
   return t_us, count

@@ -6,12 +6,7 @@
 
 local function exact_advance(stamps, state, limit, now_us)
   if state.count == 0 then return now_us, 0 end
-  local t_us = now_us + state.offset_us
-  if t_us < state.newest_us then
-    state.offset_us = state.offset_us + state.newest_us - t_us
-    t_us = state.newest_us
-    state.dirty = true
-  end
+  local t_us = time_of(state, state.newest_us, now_us)
   if state.oldest_us > t_us - limit.period_us then return t_us, 0 end
   local expired = stamps.up_to(state, t_us - limit.period_us)
   -- With nothing left in view the state equals none, and none has no offset.

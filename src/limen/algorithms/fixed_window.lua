@@ -110,13 +110,8 @@ end
 
 -- Changes nothing but offset_us, and that only when the clock has stepped back.
 function fixed.advance(state, limit, now_us)
-  local t_us = now_us + state.offset_us
   local start_us, end_us = state.start_us, state.end_us
-  if t_us < start_us then
-    state.offset_us = state.offset_us + start_us - t_us
-    t_us = start_us
-    state.dirty = true
-  end
+  local t_us = time_of(state, start_us, now_us)
   if t_us < end_us then return t_us, start_us, end_us, state.count end
   if t_us >= 2 * end_us - start_us then t_us = now_us end
   start_us, end_us = window_at(limit, t_us)

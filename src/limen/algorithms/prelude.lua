@@ -13,6 +13,16 @@ local function ceil_div(a, b)
   return rem > 0 and whole + 1 or whole
 end
 
+-- The state's time: the clock and its offset. Below what is known to have been reached, the clock
+-- has stepped back: the gap is added to the offset, and time stands still.
+local function time_of(state, reached_us, now_us)
+  local t_us = now_us + state.offset_us
+  if t_us >= reached_us then return t_us end
+  state.offset_us = state.offset_us + reached_us - t_us
+  state.dirty = true
+  return reached_us
+end
+
 -- A TTL is rounded up, and a millisecond is added because keys expire by a coarser clock.
 local function ttl_ms(left_us)
   return ceil_div(left_us, 1000) + 1

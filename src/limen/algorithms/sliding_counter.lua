@@ -113,12 +113,7 @@ end
 -- Changes nothing but offset_us, and that only when the clock has stepped back.
 function sliding.advance(state, limit, now_us)
   local period_us, start_us = limit.period_us, state.start_us
-  local t_us = now_us + state.offset_us
-  if t_us < start_us then
-    state.offset_us = state.offset_us + start_us - t_us
-    t_us = start_us
-    state.dirty = true
-  end
+  local t_us = time_of(state, start_us, now_us)
   local age_us = t_us - start_us
   if age_us < period_us then return t_us, start_us, state.current, state.previous end
   if age_us < 2 * period_us then return t_us, start_us + period_us, 0, state.current end

@@ -114,12 +114,7 @@ end
 -- Changes the state when the clock has stepped back; and, unless it is a peek, when the quota has
 -- changed: from then on it drains at the new rate, also if this request is refused.
 function bucket.advance(state, limit, now_us, charge)
-  local t_us = now_us + state.offset_us
-  if t_us < state.newest_us then
-    state.offset_us = state.offset_us + state.newest_us - t_us
-    t_us = state.newest_us
-    state.dirty = true
-  end
+  local t_us = time_of(state, state.newest_us, now_us)
   local used_us, used_rem = state.arrival_us - t_us, state.arrival_rem
   if used_us < 0 or (used_us == 0 and used_rem == 0) then
     if expires_us(state) > t_us then return t_us, 0, 0 end
