@@ -467,7 +467,8 @@ class TestConstruction:
     @pytest.mark.parametrize(
         ("settings", "message"),
         [
-            ({"store": "redis://user:hunter2@host"}, "not part of this version"),
+            ({"store": "redis://hunter2@host"}, "a user and no password"),
+            ({"store": "redis://user:hunter2@host:x"}, "a host of 'redis://' cannot be read"),
             ({"store": "mongo://user:hunter2@host"}, "unknown store 'mongo://'"),
             ({"store": "memory"}, "unknown store"),
             ({"store": 5}, "store must be an address"),

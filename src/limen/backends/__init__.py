@@ -6,13 +6,47 @@ calculates nothing; that is what the algorithms are for.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from limen.model import Check, Limit, Reading, Receipt
+from limen.model import Check, Reading, Receipt
 
-__all__ = ["AsyncBackend", "Backend", "Change", "Correct", "Release", "Renew", "Reset"]
+__all__ = [
+    "AsyncBackend",
+    "Backend",
+    "Change",
+    "Correct",
+    "Fault",
+    "FaultKind",
+    "Release",
+    "Renew",
+    "Reset",
+]
+
+FaultKind = Literal[
+    "timeout",
+    "connection",
+    "tls",
+    "rights",
+    "loading",
+    "readonly",
+    "memory",
+    "busy",
+    "cluster",
+    "poisoned",
+    "script",
+    "protocol",
+    "internal",
+]
+
+
+class Fault(Struct, frozen=True):
+    """Why a store could not answer a request. A value: what follows from it is for `guarded`."""
+
+    kind: FaultKind
+    message: str
+    """One line: which store, without its password; what happened; what to do."""
 
 
 class Correct(Struct, frozen=True):
@@ -49,34 +83,46 @@ Change = Correct | Renew | Release | Reset
 class Backend(Protocol):
     """Where the states are."""
 
-    def run(self, limit: Limit, key: str, cost: int) -> Reading:
-        """Decide one limit on one key, and charge it when it is allowed: the short way."""
-        ...
-
     def run_all(
         self, checks: tuple[Check, ...], charge: bool, holder: str = ""
-    ) -> tuple[Reading, ...]:
-        """Decide some checks together, all or nothing; return a reading for each.
+    ) -> tuple[Reading, ...] | Fault:
+        """Decide some checks together, all or nothing; return a reading for each, or why not.
 
         Without `charge` it is a peek: say what would happen, change nothing. `holder` takes the
         slot, if one of the checks is of a `Concurrency`.
         """
         ...
 
-    def change(self, change: Change) -> bool:
-        """Carry out a change; return whether there was anything to change."""
+    def change(self, change: Change) -> bool | Fault:
+        """Carry out a change; return whether there was anything to change, or why not."""
+        ...
+
+    def ping(self) -> Fault | None:
+        """Connect, and see that decisions can be made there; return why not."""
+        ...
+
+    def close(self) -> None:
+        """Let go of every connection."""
         ...
 
 
 class AsyncBackend(Protocol):
-    """The same for asyncio, where a short way would not be noticed beside the `await`."""
+    """The same for asyncio."""
 
     async def run_all(
         self, checks: tuple[Check, ...], charge: bool, holder: str = ""
-    ) -> tuple[Reading, ...]:
-        """Decide some checks together, all or nothing; return a reading for each."""
+    ) -> tuple[Reading, ...] | Fault:
+        """Decide some checks together, all or nothing; return a reading for each, or why not."""
         ...
 
-    async def change(self, change: Change) -> bool:
-        """Carry out a change; return whether there was anything to change."""
+    async def change(self, change: Change) -> bool | Fault:
+        """Carry out a change; return whether there was anything to change, or why not."""
+        ...
+
+    async def ping(self) -> Fault | None:
+        """Connect, and see that decisions can be made there; return why not."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of every connection."""
         ...

@@ -122,6 +122,12 @@ class MemoryBackend:
             self._inside = False
             self._unlock()
 
+    def ping(self) -> None:
+        """Do nothing: it is always there."""
+
+    def close(self) -> None:
+        """Do nothing: a store in this process needs no closing."""
+
     def _wait_for_lock(self) -> None:
         """Take the lock. It is held for microseconds; when it is not to be had, find out why.
 
@@ -221,6 +227,12 @@ class AsyncMemoryBackend:
     async def change(self, change: Change) -> bool:
         """Carry out a change; return whether there was anything to change."""
         return self._memory.change(change)
+
+    async def ping(self) -> None:
+        """Do nothing: it is always there."""
+
+    async def close(self) -> None:
+        """Do nothing: a store in this process needs no closing."""
 
 
 def _fresh(limit: Limit | Concurrency) -> Any:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from types import TracebackType
-from typing import ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
-from limen.backends import AsyncBackend, Reset
-from limen.backends.memory import AsyncMemoryBackend
+from limen.backends import Change, Fault, Reset
 from limen.clock import Clock
-from limen.errors import ConfigurationError, RateLimitExceeded
+from limen.errors import ConfigurationError, RateLimitExceeded, StoreError
+from limen.guarded import Guard
 from limen.limiter import plan
 from limen.limiter.decorate import KeyFunction, key_function, name_of
 from limen.limiter.line import Lines, Patience, as_refusal, counts_denied
-from limen.limiter.settings import Observer, open_memory, validate
+from limen.limiter.settings import Observer, open_store_async, validate
 from limen.limiter.slot import AsyncSlot
 from limen.model import Check, Concurrency, Decision, Limit, OnError, Receipt
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis, RedisCluster
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,7 +40,7 @@ class AsyncLimiter:
 
     def __init__(
         self,
-        store: str = "memory://",
+        store: str | Redis | RedisCluster = "memory://",
         *,
         namespace: str = "limen",
         on_error: OnError = "local",
@@ -47,11 +50,13 @@ class AsyncLimiter:
         clock: Clock | None = None,
     ) -> None:
         settings = validate(store, namespace, on_error, instances, deadline, observers, clock)
-        self._backend: AsyncBackend = AsyncMemoryBackend(open_memory(settings))
+        self._backend = open_store_async(settings)
+        self._guard = Guard(settings.on_error, settings.instances)
         self._clock = settings.clock
         self._observers = settings.observers
         self._limits = plan.Limits()
-        self._ids = plan.new_ids()
+        self._ids: Iterator[int]
+        plan.give_ids(self)
         self._lines: Lines[asyncio.Future[None]] = Lines()
 
     async def check(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
@@ -66,20 +71,32 @@ class AsyncLimiter:
         """Decide several checks together, each with its own key and cost: all or nothing."""
         return await self._decide(plan.validated(checks))
 
-    async def _decide(self, checks: tuple[Check, ...]) -> Decision:
-        readings = await self._backend.run_all(checks, True)
-        decision = plan.combine(checks, readings, next(self._ids))
+    async def _decide(self, checks: tuple[Check, ...], holder: str = "") -> Decision:
+        decision = await self._ask(checks, True, holder)
         if self._observers:
             plan.notify(self._observers, decision)
         return decision
+
+    async def _ask(self, checks: tuple[Check, ...], charge: bool, holder: str = "") -> Decision:
+        answer = await self._backend.run_all(checks, charge, holder)
+        if isinstance(answer, Fault):
+            readings, sources = self._guard.decide(answer, checks, charge, holder)
+            return plan.combine(checks, readings, next(self._ids), sources)
+        return plan.combine(checks, answer, next(self._ids))
+
+    async def _change(self, change: Change) -> bool:
+        done = self._guard.change(change)
+        if done is not None:
+            return done
+        answer = await self._backend.change(change)
+        return self._guard.give_up(answer, change) if isinstance(answer, Fault) else answer
 
     async def peek(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
         """Say what `check` would say, and charge nothing. `remaining` is before charging."""
         return await self._peek(self._limits.checks(limits, key, cost))
 
     async def _peek(self, checks: tuple[Check, ...]) -> Decision:
-        readings = await self._backend.run_all(checks, False)
-        return plan.combine(checks, readings, next(self._ids))
+        return await self._ask(checks, False)
 
     async def refund(self, decision: Decision | Receipt) -> bool:
         """Give back what a decision charged and is still counted; return whether there was any.
@@ -95,11 +112,14 @@ class AsyncLimiter:
         the limit holds.
         """
         correct = plan.correct(decision, actual_cost)
-        return correct is not None and await self._backend.change(correct)
+        return correct is not None and await self._change(correct)
 
     async def reset(self, key: str | bytes, *limits: Limit | str) -> None:
-        """Forget all that was counted for `key` under these limits."""
-        await self._backend.change(Reset(self._limits.checks(limits, key, 1)))
+        """Forget all that was counted for `key` under these limits.
+
+        Raises `StoreError` when the store does not answer.
+        """
+        await self._change(Reset(self._limits.checks(limits, key, 1)))
 
     async def acquire(
         self,
@@ -161,7 +181,7 @@ class AsyncLimiter:
         """
         beside = self._limits.checks(limits, key, 1) if limits else ()
         checks = (plan.slot_check(concurrency, key), *beside)
-        return AsyncSlot(self._backend, self._clock, checks, self._observers, self._ids)
+        return AsyncSlot(self._decide, self._change, self._clock, checks)
 
     def limit(
         self, *limits: Limit | str, key: str | KeyFunction | None = None, cost: int = 1
@@ -194,9 +214,13 @@ class AsyncLimiter:
 
     async def ping(self) -> None:
         """Connect to the store, or raise `StoreError`. Memory is always there."""
+        fault = await self._backend.ping()
+        if fault is not None:
+            raise StoreError(fault.message)
 
     async def aclose(self) -> None:
-        """Let go of the store. A store in this process needs no closing."""
+        """Let go of the store."""
+        await self._backend.close()
 
     async def __aenter__(self) -> Self:
         return self

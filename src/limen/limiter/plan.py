@@ -8,9 +8,12 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import os
 import secrets
+import weakref
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import Protocol
 
 from msgspec import structs
 
@@ -131,24 +134,48 @@ def correct(decision: Decision | Receipt, actual_cost: int) -> Correct | None:
     return None if receipt is None else Correct(receipt, actual_cost)
 
 
-def new_ids() -> Iterator[int]:
-    """Return where the ids of a limiter's receipts come from.
+class HasIds(Protocol):
+    """A limiter, as far as the ids of its receipts go."""
 
-    They begin at random, and not by the shared generator, which a program may seed.
+    _ids: Iterator[int]
+
+
+def give_ids(limiter: HasIds) -> None:
+    """Let the ids of a limiter's receipts begin anew, at random; in each process of its own.
+
+    Not by the shared generator, which a program may seed.
     """
-    return itertools.count(secrets.randbits(62))
+    limiter._ids = itertools.count(secrets.randbits(62))
+    _limiters.add(limiter)
+
+
+def _after_fork() -> None:
+    for limiter in list(_limiters):
+        give_ids(limiter)
+
+
+_limiters: weakref.WeakSet[HasIds] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def combine(
-    checks: Sequence[Check], readings: Sequence[Reading], id_: int, source: Source = "store"
+    checks: Sequence[Check],
+    readings: Sequence[Reading],
+    id_: int,
+    sources: Sequence[Source] | None = None,
 ) -> Decision:
-    """Make one decision of the readings; with several, the binding check speaks for all."""
+    """Make one decision of the readings; with several, the binding check speaks for all.
+
+    `sources` says who gave each reading; None is the store.
+    """
     if len(checks) == 1 and checks[0].enforce:
-        return decision_of(checks[0], readings[0], source, id_)
+        return decision_of(checks[0], readings[0], sources[0] if sources else "store", id_)
+    by: Sequence[Source] = sources or ["store"] * len(checks)
     parts = tuple(
         [
             decision_of(check, reading, source, id_)
-            for check, reading in zip(checks, readings, strict=True)
+            for check, reading, source in zip(checks, readings, by, strict=True)
         ]
     )
     enforced = [part for part in parts if part.enforce]

@@ -9,8 +9,10 @@ from urllib.parse import parse_qs, urlsplit
 
 from msgspec import Struct
 
-from limen.backends.memory import MemoryBackend
+from limen.backends import AsyncBackend, Backend
+from limen.backends.memory import AsyncMemoryBackend, MemoryBackend
 from limen.clock import Clock, SystemClock
+from limen.connect import Target, is_shared, parse, target_of
 from limen.errors import ConfigurationError, shown
 from limen.keys import MAX_NAMESPACE
 from limen.model import Decision, OnError
@@ -18,23 +20,25 @@ from limen.model import Decision, OnError
 Observer = Callable[[Decision], object]
 _NAMESPACE = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAMESPACE}}}")
 _DEFAULT_MAX_KEYS = 1_000_000
-_SHARED = ("redis", "rediss", "unix", "valkey", "valkeys")
 
 
 class Settings(Struct, frozen=True):
     """What a limiter was made with."""
 
-    store: str
+    store: object
+    """An address, or a ready redis-py client."""
     namespace: str
     on_error: OnError
     instances: int
     deadline: float
     observers: tuple[Observer, ...]
     clock: Clock
+    has_clock: bool
+    """Whether the clock is the caller's own."""
 
 
 def validate(
-    store: str,
+    store: object,
     namespace: str,
     on_error: OnError,
     instances: int,
@@ -43,10 +47,6 @@ def validate(
     clock: Clock | None,
 ) -> Settings:
     """Return the settings, or raise `ConfigurationError` with what was expected."""
-    if not isinstance(store, str):
-        raise ConfigurationError(
-            f"store must be an address such as 'memory://', got {shown(store)}"
-        )
     if not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace):
         raise ConfigurationError(
             f"namespace must be 1 to {MAX_NAMESPACE} letters, digits, '.', '_' or '-', "
@@ -77,25 +77,54 @@ def validate(
                 f"without {verb}"
             )
     return Settings(
-        store, namespace, on_error, instances, deadline, observers, clock or SystemClock()
+        store,
+        namespace,
+        on_error,
+        instances,
+        deadline,
+        observers,
+        clock or SystemClock(),
+        clock is not None,
     )
 
 
-def open_memory(settings: Settings) -> MemoryBackend:
+def open_store(settings: Settings) -> Backend:
+    """Return the store for threads that the settings name."""
+    if not is_shared(settings.store):
+        return _memory(settings)
+    target = _target(settings, asynchronous=False)
+    from limen.backends.redis.sync import RedisBackend
+
+    return RedisBackend(target, settings.namespace, settings.deadline)
+
+
+def open_store_async(settings: Settings) -> AsyncBackend:
+    """Return the store for asyncio that the settings name."""
+    if not is_shared(settings.store):
+        return AsyncMemoryBackend(_memory(settings))
+    target = _target(settings, asynchronous=True)
+    from limen.backends.redis.aio import AsyncRedisBackend
+
+    return AsyncRedisBackend(target, settings.namespace, settings.deadline)
+
+
+def _target(settings: Settings, *, asynchronous: bool) -> Target:
+    if settings.has_clock:
+        raise ConfigurationError(
+            "a clock of one's own is for 'memory://'; on Redis, time comes from the server"
+        )
+    return target_of(settings.store, asynchronous=asynchronous)
+
+
+def _memory(settings: Settings) -> MemoryBackend:
     """Return the store in this process that `memory://` or `memory://?max_keys=N` names."""
     try:
-        address = urlsplit(settings.store)
+        address = urlsplit(str(settings.store))
     except ValueError as error:
         raise ConfigurationError(f"the address of the store cannot be read: {error}") from None
-    if address.scheme.split("+")[0] in _SHARED:
-        raise ConfigurationError(
-            f"a store at '{address.scheme}://' is not part of this version; use 'memory://'"
-        )
     if address.scheme != "memory":
-        # Only the scheme is shown: the rest of an address may hold a password.
-        raise ConfigurationError(
-            f"unknown store '{address.scheme}://'; use 'memory://' or 'memory://?max_keys=100000'"
-        )
+        # `parse` says what there is. It shows only the scheme: the rest may hold a password.
+        parse(str(settings.store))
     if address.netloc or address.path.strip("/") or address.fragment:
         raise ConfigurationError(
             "'memory://' takes no host or path; use 'memory://?max_keys=100000'"

@@ -8,15 +8,14 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
-from limen.backends import AsyncBackend, Backend, Release, Renew
+from limen.backends import Change, Release, Renew
 from limen.clock import Clock
-from limen.errors import InvalidInput, RateLimitExceeded
+from limen.errors import InvalidInput, RateLimitExceeded, StoreError
 from limen.limiter import plan
-from limen.limiter.settings import Observer
 from limen.model import Check, Concurrency, Decision
 
 _IDLE_S = 5.0
@@ -38,39 +37,38 @@ class Slot:
 
     def __init__(
         self,
-        backend: Backend,
+        decide: Callable[[tuple[Check, ...], str], Decision],
+        change: Callable[[Change], bool],
         keeper: Keeper,
         clock: Clock,
         checks: tuple[Check, ...],
-        observers: tuple[Observer, ...],
-        ids: Iterator[int],
     ) -> None:
         self.id: str = secrets.token_hex(8)
         """Who holds it; nobody else's slot can be renewed or released by it."""
         self.decision: Decision | None = None
         """The answer to the last `acquire`."""
-        self._backend = backend
+        self._decide = decide
+        self._change = change
         self._keeper = keeper
         self._clock = clock
         self._checks = checks
-        self._observers = observers
-        self._ids = ids
         self._entered = threading.Lock()
 
     def acquire(self) -> Decision:
         """Take the slot if there is one, and charge the limits beside it. Never waits."""
-        readings = self._backend.run_all(self._checks, True, self.id)
-        self.decision = plan.combine(self._checks, readings, next(self._ids))
-        plan.notify(self._observers, self.decision)
+        self.decision = self._decide(self._checks, self.id)
         return self.decision
 
     def renew(self) -> bool:
-        """Lengthen the lease to a full one; False when it had ended."""
-        return self._backend.change(Renew(self._checks[0], self.id))
+        """Lengthen the lease to a full one; False when it had ended.
+
+        Raises `StoreError` when the store does not answer: the lease may then end.
+        """
+        return self._change(Renew(self._checks[0], self.id))
 
     def release(self) -> bool:
-        """Free the slot; False when the lease had ended."""
-        return self._backend.change(Release(self._checks[0], self.id))
+        """Free the slot; False when the lease had ended, or will because the store is away."""
+        return self._change(Release(self._checks[0], self.id))
 
     def __enter__(self) -> Self:
         if not self._entered.acquire(blocking=False):
@@ -92,7 +90,7 @@ class Slot:
             self._let_go()
             correct = plan.correct(decision, 0)
             if correct is not None:
-                self._backend.change(correct)
+                self._change(correct)
             raise
         return self
 
@@ -120,38 +118,42 @@ class AsyncSlot:
 
     def __init__(
         self,
-        backend: AsyncBackend,
+        decide: Callable[[tuple[Check, ...], str], Awaitable[Decision]],
+        change: Callable[[Change], Awaitable[bool]],
         clock: Clock,
         checks: tuple[Check, ...],
-        observers: tuple[Observer, ...],
-        ids: Iterator[int],
     ) -> None:
         self.id: str = secrets.token_hex(8)
         """Who holds it; nobody else's slot can be renewed or released by it."""
         self.decision: Decision | None = None
         """The answer to the last `acquire`."""
-        self._backend = backend
+        self._decide = decide
+        self._change = change
         self._clock = clock
         self._checks = checks
-        self._observers = observers
-        self._ids = ids
         self._entered = False
         self._renewing: asyncio.Task[None] | None = None
 
     async def acquire(self) -> Decision:
         """Take the slot if there is one, and charge the limits beside it. Never waits its turn."""
-        readings = await self._backend.run_all(self._checks, True, self.id)
-        self.decision = plan.combine(self._checks, readings, next(self._ids))
-        plan.notify(self._observers, self.decision)
+        try:
+            self.decision = await self._decide(self._checks, self.id)
+        except asyncio.CancelledError:
+            # The store may have granted it already, to nobody.
+            await self.release()
+            raise
         return self.decision
 
     async def renew(self) -> bool:
-        """Lengthen the lease to a full one; False when it had ended."""
-        return await self._backend.change(Renew(self._checks[0], self.id))
+        """Lengthen the lease to a full one; False when it had ended.
+
+        Raises `StoreError` when the store does not answer: the lease may then end.
+        """
+        return await self._change(Renew(self._checks[0], self.id))
 
     async def release(self) -> bool:
-        """Free the slot; False when the lease had ended."""
-        return await self._backend.change(Release(self._checks[0], self.id))
+        """Free the slot; False when the lease had ended, or will because the store is away."""
+        return await self._change(Release(self._checks[0], self.id))
 
     async def __aenter__(self) -> Self:
         if self._entered:
@@ -174,7 +176,7 @@ class AsyncSlot:
             await self._let_go()
             correct = plan.correct(decision, 0)
             if correct is not None:
-                await self._backend.change(correct)
+                await self._change(correct)
             raise
         return self
 
@@ -199,7 +201,12 @@ class AsyncSlot:
         interval = _renewal_interval(self._checks[0])
         while True:
             await asyncio.sleep(interval)
-            if not await self.renew():
+            try:
+                renewed = await self.renew()
+            except StoreError as error:
+                _log_not_renewed(self._checks[0], self.id, error)
+                continue
+            if not renewed:
                 _log_lost(self._checks[0], self.id)
                 return
 
@@ -210,8 +217,8 @@ class Keeper:
     One thread for all of them, which begins with the first and ends when none was held for a while.
     """
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, change: Callable[[Change], bool]) -> None:
+        self._change = change
         self._begin()
 
     def _begin(self) -> None:
@@ -248,9 +255,9 @@ class Keeper:
         while due := self._wait_for_due():
             for holder, check in due:
                 try:
-                    renewed = self._backend.change(Renew(check, holder))
-                except Exception:
-                    _logger.exception("slot %s (%s) was not renewed", holder, check.limit)
+                    renewed = self._change(Renew(check, holder))
+                except Exception as error:
+                    _log_not_renewed(check, holder, error)
                     continue
                 # A slot that was released meanwhile is not lost.
                 if not renewed and self.drop(holder):
@@ -279,6 +286,11 @@ def _renewal_interval(check: Check) -> float:
     limit = check.limit
     assert isinstance(limit, Concurrency)
     return limit.lease / 3
+
+
+def _log_not_renewed(check: Check, holder: str, error: Exception) -> None:
+    """Say that a lease was not lengthened. It is tried again, twice before the lease ends."""
+    _logger.warning("slot %s (%s) was not renewed: %s", holder, check.limit, error)
 
 
 def _log_lost(check: Check, holder: str) -> None:

@@ -5,19 +5,25 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
-from limen.backends import Backend, Reset
+from limen.backends import Change, Fault, Reset
+from limen.backends.memory import MemoryBackend
 from limen.clock import Clock
-from limen.errors import RateLimitExceeded
+from limen.errors import ConfigurationError, RateLimitExceeded, StoreError
+from limen.guarded import Guard
 from limen.limiter import plan
-from limen.limiter.decorate import KeyFunction, key_function
+from limen.limiter.decorate import KeyFunction, key_function, name_of
 from limen.limiter.line import Lines, Patience, as_refusal, counts_denied
-from limen.limiter.settings import Observer, open_memory, validate
+from limen.limiter.settings import Observer, open_store, validate
 from limen.limiter.slot import Keeper, Slot
 from limen.model import MAX_COST, NEVER_US, Check, Concurrency, Decision, Limit, OnError, Receipt
+
+if TYPE_CHECKING:
+    from redis import Redis
+    from redis.cluster import RedisCluster
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +45,7 @@ class Limiter:
 
     def __init__(
         self,
-        store: str = "memory://",
+        store: str | Redis | RedisCluster = "memory://",
         *,
         namespace: str = "limen",
         on_error: OnError = "local",
@@ -49,15 +55,18 @@ class Limiter:
         clock: Clock | None = None,
     ) -> None:
         settings = validate(store, namespace, on_error, instances, deadline, observers, clock)
-        self._backend: Backend = open_memory(settings)
+        self._backend = open_store(settings)
+        self._memory = self._backend if isinstance(self._backend, MemoryBackend) else None
+        self._guard = Guard(settings.on_error, settings.instances)
         self._clock = settings.clock
         self._observers = settings.observers
         self._limits = plan.Limits()
         self._alone = self._limits.alone
-        self._ids = plan.new_ids()
+        self._ids: Iterator[int]
+        plan.give_ids(self)
         self._lines: Lines[threading.Lock] = Lines()
         self._lines_lock = threading.Lock()
-        self._keeper = Keeper(self._backend)
+        self._keeper = Keeper(self._change)
 
     def check(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
         """Decide one request of `key`, and charge it when it is allowed. Never waits.
@@ -65,22 +74,23 @@ class Limiter:
         Raises `InvalidInput` or `InvalidLimit` for arguments that make no sense, and charges
         nothing then.
         """
+        memory = self._memory
         limit: object = limits[0] if len(limits) == 1 else None
         if type(limit) is str:
             limit = self._alone.get(limit)
         if (
-            type(limit) is not Limit
+            memory is None
+            or type(limit) is not Limit
             or type(key) is not str
             or not key
             or type(cost) is not int
             or (cost != 1 and not 0 <= cost <= MAX_COST)
         ):
             return self._decide(self._limits.checks(limits, key, cost))
-        # Nearly every call comes this way: one limit, seen before, on a proper key. Nothing is
-        # left to plan or to combine, and each function not called is a twentieth of the time.
-        allowed, remaining, retry_us, reset_us, delay_us, stamp_us = self._backend.run(
-            limit, key, cost
-        )
+        # Nearly every call in memory comes this way: one limit, seen before, on a proper key.
+        # Nothing is left to plan or to combine, and each function not called is a twentieth of
+        # the time.
+        allowed, remaining, retry_us, reset_us, delay_us, stamp_us = memory.run(limit, key, cost)
         decision = Decision(
             limit,
             key,
@@ -102,18 +112,32 @@ class Limiter:
         """Decide several checks together, each with its own key and cost: all or nothing."""
         return self._decide(plan.validated(checks))
 
-    def _decide(self, checks: tuple[Check, ...]) -> Decision:
-        decision = plan.combine(checks, self._backend.run_all(checks, True), next(self._ids))
+    def _decide(self, checks: tuple[Check, ...], holder: str = "") -> Decision:
+        decision = self._ask(checks, True, holder)
         if self._observers:
             plan.notify(self._observers, decision)
         return decision
+
+    def _ask(self, checks: tuple[Check, ...], charge: bool, holder: str = "") -> Decision:
+        answer = self._backend.run_all(checks, charge, holder)
+        if isinstance(answer, Fault):
+            readings, sources = self._guard.decide(answer, checks, charge, holder)
+            return plan.combine(checks, readings, next(self._ids), sources)
+        return plan.combine(checks, answer, next(self._ids))
+
+    def _change(self, change: Change) -> bool:
+        done = self._guard.change(change)
+        if done is not None:
+            return done
+        answer = self._backend.change(change)
+        return self._guard.give_up(answer, change) if isinstance(answer, Fault) else answer
 
     def peek(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
         """Say what `check` would say, and charge nothing. `remaining` is before charging."""
         return self._peek(self._limits.checks(limits, key, cost))
 
     def _peek(self, checks: tuple[Check, ...]) -> Decision:
-        return plan.combine(checks, self._backend.run_all(checks, False), next(self._ids))
+        return self._ask(checks, False)
 
     def refund(self, decision: Decision | Receipt) -> bool:
         """Give back what a decision charged and is still counted; return whether there was any.
@@ -129,11 +153,14 @@ class Limiter:
         the limit holds.
         """
         correct = plan.correct(decision, actual_cost)
-        return correct is not None and self._backend.change(correct)
+        return correct is not None and self._change(correct)
 
     def reset(self, key: str | bytes, *limits: Limit | str) -> None:
-        """Forget all that was counted for `key` under these limits."""
-        self._backend.change(Reset(self._limits.checks(limits, key, 1)))
+        """Forget all that was counted for `key` under these limits.
+
+        Raises `StoreError` when the store does not answer.
+        """
+        self._change(Reset(self._limits.checks(limits, key, 1)))
 
     def acquire(
         self, key: str | bytes, *limits: Limit | str, cost: int = 1, timeout: float | None = None
@@ -189,7 +216,7 @@ class Limiter:
         """
         beside = self._limits.checks(limits, key, 1) if limits else ()
         checks = (plan.slot_check(concurrency, key), *beside)
-        return Slot(self._backend, self._keeper, self._clock, checks, self._observers, self._ids)
+        return Slot(self._decide, self._change, self._keeper, self._clock, checks)
 
     def limit(
         self, *limits: Limit | str, key: str | KeyFunction | None = None, cost: int = 1
@@ -203,6 +230,11 @@ class Limiter:
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             key_of = key_function(function, key)
+            if self._memory is None and inspect.iscoroutinefunction(function):
+                raise ConfigurationError(
+                    f"{name_of(function)} is async, and Limiter would hold up its event loop "
+                    "while it asks the store; use AsyncLimiter"
+                )
 
             def admit(*args: Any, **kwargs: Any) -> Decision:
                 decision = self.check(key_of(*args, **kwargs), *limits, cost=cost)
@@ -236,10 +268,14 @@ class Limiter:
 
     def ping(self) -> None:
         """Connect to the store, or raise `StoreError`. Memory is always there."""
+        fault = self._backend.ping()
+        if fault is not None:
+            raise StoreError(fault.message)
 
     def close(self) -> None:
         """Let go of the store, and stop renewing slots."""
         self._keeper.close()
+        self._backend.close()
 
     def __enter__(self) -> Self:
         return self

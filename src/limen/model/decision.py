@@ -67,6 +67,8 @@ class Receipt(Struct, frozen=True):
     id: str
     charges: tuple[tuple[Check, int], ...]
     """Each check that was charged, with the `stamp_us` of its charge."""
+    source: Source = "store"
+    """Who charged it: the store, or this process in its place."""
 
 
 class Decision(Struct, frozen=True, gc=False):
@@ -118,12 +120,15 @@ class Decision(Struct, frozen=True, gc=False):
     @property
     def receipt(self) -> Receipt | None:
         """What can be refunded or settled; None when nothing was charged."""
+        charged = [part for part in self.parts if part.stamp_us != UNCHARGED]
+        if not charged:
+            return None
         charges = tuple(
             (Check(part.limit, part.key, part.cost, part.subject), part.stamp_us)
-            for part in self.parts
-            if part.stamp_us != UNCHARGED
+            for part in charged
         )
-        return Receipt(f"{self.id:016x}", charges) if charges else None
+        # Of one decision, all that is charged is charged by the same.
+        return Receipt(f"{self.id:016x}", charges, charged[0].source)
 
     def __bool__(self) -> bool:
         return self.allowed

@@ -135,6 +135,19 @@ class Limit:
         set_(self, "identity", _identity(_CODES[self.algorithm], str(span), self.name))
         set_(self, "_text", "")
 
+    def share(self, instances: int) -> Limit:
+        """Return what one of several instances may admit alone, rounded up."""
+        return Limit(
+            -(-self.quota // instances),
+            self.period,
+            algorithm=self.algorithm,
+            burst=None if self.burst is None else -(-self.burst // instances),
+            min_interval=self.min_interval,
+            count_denied=self.count_denied,
+            max_delay=self.max_delay,
+            name=self.name,
+        )
+
     @classmethod
     def parse(cls, text: str) -> Limit:
         """Read one limit, such as `"100/minute"` or `"10/s burst 20"`."""
@@ -198,6 +211,10 @@ class Concurrency:
     def quota(self) -> int:
         """The number of slots, under the name that a limit has for it."""
         return self.slots
+
+    def share(self, instances: int) -> Concurrency:
+        """Return what one of several instances may hand out alone, rounded up."""
+        return Concurrency(-(-self.slots // instances), self.lease, name=self.name)
 
     def __str__(self) -> str:
         return f"{self.slots} at once, lease {grammar.duration(self.lease_us)}"

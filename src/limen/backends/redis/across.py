@@ -1,0 +1,137 @@
+"""Decisions and changes that touch several slots of a cluster. Pure: no I/O.
+
+No call can decide them all at once. So every slot is reserved, all in parallel, and when one
+refuses, the others are given back. A request can therefore be refused because another one, which
+was refused too, held a place for a moment: sometimes too strict, never too generous. What cannot be
+given back stays charged for its period, and is counted.
+
+The functions are generators: they yield steps, and are sent the replies of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+from msgspec import Struct
+
+from limen.backends import Change, Correct, Fault, Release, Reset
+from limen.backends.redis import script
+from limen.backends.redis.batch import Packer, Reply, Request
+from limen.model import NEVER_US, UNCHARGED, Check, Concurrency, Reading, Receipt
+
+
+class Step(Struct, frozen=True):
+    """Requests to send at the same time."""
+
+    requests: list[Request]
+    undoes: bool = False
+    """Whether these give back: a fault is then a refund that was lost."""
+    behind: bool = False
+    """Whether the caller has no time left to wait for them."""
+
+
+Steps = Generator[Step, Sequence[Reply | Fault], "tuple[Reading, ...] | Fault"]
+Group = list[int]
+
+
+def decide(
+    packer: Packer, checks: Sequence[Check], charge: bool, holder: str, receipt_id: str
+) -> Steps:
+    """Decide checks that are in several slots, all or nothing."""
+    readings: dict[int, Reading] = {}
+    enforced = _groups(packer, checks, enforce=True)
+    shadows = _groups(packer, checks, enforce=False)
+
+    def requests(groups: list[Group], charge: bool) -> list[Request]:
+        picked = [[checks[index] for index in group] for group in groups]
+        return [packer.checks(group, charge, holder) for group in picked]
+
+    def take(groups: list[Group], replies: Sequence[Reply | Fault]) -> Fault | None:
+        faults = None
+        for group, reply in zip(groups, replies, strict=True):
+            if isinstance(reply, Fault):
+                faults = reply
+            else:
+                readings.update(zip(group, script.readings(reply), strict=True))
+        return faults
+
+    fault = take(enforced, (yield Step(requests(enforced, charge))))
+    admitted = fault is None and all(reading[0] for reading in readings.values())
+    undo = [] if admitted or not charge else _undo(packer, checks, readings, holder, receipt_id)
+    if fault is not None:
+        if undo:
+            yield Step(undo, undoes=True, behind=True)
+        return fault
+    if undo:
+        yield Step(undo, undoes=True)
+    if shadows:
+        # A shadow's fault is nobody's: it reads as if nothing had been counted.
+        take(shadows, (yield Step(requests(shadows, charge and admitted))))
+    return tuple([readings.get(index) or _unread(check) for index, check in enumerate(checks)])
+
+
+Changes = Generator[Step, Sequence[Reply | Fault], bool | Fault]
+
+
+def change(packer: Packer, change: Change) -> Changes:
+    """Carry out a change that touches several slots."""
+    replies = yield Step([packer.change(part) for part in _parts(packer, change)])
+    faults = [reply for reply in replies if isinstance(reply, Fault)]
+    return faults[0] if faults else any(reply[1] for reply in replies)  # type: ignore[index]  # no Fault
+
+
+def _groups(packer: Packer, checks: Sequence[Check], *, enforce: bool) -> list[Group]:
+    groups: dict[int, Group] = {}
+    for index, check in enumerate(checks):
+        if check.enforce == enforce:
+            groups.setdefault(packer.slot_of(check), []).append(index)
+    return list(groups.values())
+
+
+def _undo(
+    packer: Packer,
+    checks: Sequence[Check],
+    readings: dict[int, Reading],
+    holder: str,
+    receipt_id: str,
+) -> list[Request]:
+    """Return what gives back every charge, and let the readings say what is left then."""
+    charges: dict[int, list[tuple[Check, int]]] = {}
+    requests: list[Request] = []
+    for index, reading in readings.items():
+        check = checks[index]
+        allowed, remaining, retry_us, reset_us, delay_us, stamp_us = reading
+        if isinstance(check.limit, Concurrency):
+            if allowed:
+                requests.append(packer.change(Release(check, holder)))
+        elif stamp_us != UNCHARGED:
+            charges.setdefault(packer.slot_of(check), []).append((check, stamp_us))
+            remaining += check.cost
+        readings[index] = (allowed, remaining, retry_us, reset_us, delay_us, UNCHARGED)
+    refunds = [Correct(Receipt(receipt_id, tuple(group)), 0) for group in charges.values()]
+    return [*requests, *map(packer.change, refunds)]
+
+
+def _parts(packer: Packer, change: Change) -> list[Change]:
+    """Cut a change by slots."""
+    if isinstance(change, Correct):
+        charges: dict[int, list[tuple[Check, int]]] = {}
+        for charge in change.receipt.charges:
+            charges.setdefault(packer.slot_of(charge[0]), []).append(charge)
+        receipt_id = change.receipt.id
+        return [
+            Correct(Receipt(receipt_id, tuple(group)), change.actual_cost)
+            for group in charges.values()
+        ]
+    if isinstance(change, Reset):
+        checks: dict[int, list[Check]] = {}
+        for check in change.checks:
+            checks.setdefault(packer.slot_of(check), []).append(check)
+        return [Reset(tuple(group)) for group in checks.values()]
+    return [change]
+
+
+def _unread(check: Check) -> Reading:
+    limit = check.limit
+    whole = limit.slots if isinstance(limit, Concurrency) else limit.capacity
+    return (check.cost <= whole, whole, 0 if check.cost <= whole else NEVER_US, 0, 0, UNCHARGED)

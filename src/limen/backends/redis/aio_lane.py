@@ -1,0 +1,178 @@
+"""A lane for asyncio: one connection to a server, and the line of those who wait for it.
+
+One call is under way at a time; what comes meanwhile shares the next. It is a protocol on the
+loop's own transport: no task stands between a reply and those who wait for it, so to cancel a
+waiter cancels nothing else. A lane belongs to one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from limen.backends import Fault
+from limen.backends.redis.batch import MAX_REQUESTS, Again, Answer, Call, Request, calls_of
+from limen.backends.redis.protocol import NO_REPLY, Reader, fault_of, new_reader
+from limen.connect import Opened
+
+
+class Ticket:
+    """A caller's place in a lane."""
+
+    __slots__ = ("ends", "future", "request")
+
+    def __init__(self, request: Request, ends: float, future: asyncio.Future[Answer]) -> None:
+        self.request = request
+        self.ends = ends
+        self.future = future
+
+    def tell(self, answer: Answer) -> None:
+        """Give the answer to whoever still waits."""
+        if not self.future.done():
+            self.future.set_result(answer)
+
+
+class Lane(asyncio.Protocol):
+    """The way to one server."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        open_stream: Callable[[], Awaitable[Opened]],
+        where: str,
+    ) -> None:
+        self._loop = loop
+        self._open_stream = open_stream
+        self._where = where
+        self._waiting: deque[Ticket] = deque()
+        self._calls: deque[Call[Ticket]] = deque()
+        """What was sent and not answered, in that order."""
+        self._writer: asyncio.StreamWriter | None = None
+        self._reader: Reader = new_reader()
+        self._connecting: asyncio.Task[None] | None = None
+        self._will_flush = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ask(self, request: Request, ends: float) -> asyncio.Future[Answer]:
+        """Stand in line; the future gets the answer, at the latest when the time is over."""
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self._waiting.append(Ticket(request, ends, future))
+        if not self._calls and not self._will_flush:
+            # Not now but soon: what else is ready to run may have something to ask, too.
+            self._will_flush = True
+            self._loop.call_soon(self._flush)
+        if self._timer is None or self._timer.when() > ends:
+            self._set_timer(ends)
+        return future
+
+    def close(self) -> None:
+        """Let go of the connection. Who still waits is told so."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._lose(Fault("connection", f"{self._where}: the limiter was closed"), everybody=True)
+
+    def _flush(self) -> None:
+        """Send what waits, as one packet."""
+        self._will_flush = False
+        if self._writer is None:
+            if self._waiting and self._connecting is None:
+                self._connecting = self._loop.create_task(self._connect())
+            return
+        batch: list[Ticket] = []
+        while self._waiting and len(batch) < MAX_REQUESTS:
+            ticket = self._waiting.popleft()
+            if not ticket.future.done():  # else cancelled, or too late
+                batch.append(ticket)
+        if batch:
+            calls = calls_of(batch)
+            self._calls.extend(calls)
+            self._writer.write(b"".join([call.encode() for call in calls]))
+
+    def data_received(self, data: bytes) -> None:
+        """Tell those who wait what the server replied."""
+        reader = self._reader
+        try:
+            reader.feed(data)
+            while self._calls and (reply := reader.gets()) is not NO_REPLY:
+                if self._calls[0].asks_first:
+                    self._calls[0].asks_first = False
+                    continue
+                is_right = True
+                for ticket, answer in self._calls.popleft().answers(reply, self._where):
+                    is_right = is_right and not (type(answer) is Again and answer.fresh)
+                    ticket.tell(answer)
+                if not is_right:
+                    self._lose(Fault("readonly", f"{self._where}: this is a replica"))
+                    return
+        except Exception as error:
+            self._lose(fault_of(error, self._where))
+            return
+        if self._waiting and not self._calls and not self._will_flush:
+            # Behind those who were just told: their next requests share the call.
+            self._will_flush = True
+            self._loop.call_soon(self._flush)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell those whose call was under way."""
+        if self._writer is not None:
+            error = exc or ConnectionError("the server closed the connection")
+            self._lose(fault_of(error, self._where))
+
+    def _lose(self, fault: Fault, *, everybody: bool = False) -> None:
+        """Give up the connection: the replies to what was sent will never be known."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.transport.abort()
+        calls, self._calls = self._calls, deque()
+        for call in calls:
+            for ticket in call.waiters:
+                ticket.tell(fault)
+        if everybody or writer is None:
+            waiting, self._waiting = self._waiting, deque()
+            for ticket in waiting:
+                ticket.tell(fault)
+        elif self._waiting and not self._will_flush:
+            self._will_flush = True
+            self._loop.call_soon(self._flush)
+
+    async def _connect(self) -> None:
+        try:
+            _, writer = await self._open_stream()
+        except Exception as error:
+            self._lose(fault_of(error, self._where))
+        else:
+            # Kept, because a stream that is forgotten closes its connection.
+            self._writer = writer
+            self._reader = new_reader()
+            writer.transport.set_protocol(self)
+            self._flush()
+        finally:
+            self._connecting = None
+
+    def _set_timer(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._expire)
+
+    def _expire(self) -> None:
+        """Tell those whose time is over. One timer serves all: it is set anew when it rings."""
+        self._timer = None
+        now = self._loop.time()
+        fault = Fault("timeout", f"{self._where}: no answer in time")
+        next_end = None
+        for ticket in [*(each for call in self._calls for each in call.waiters), *self._waiting]:
+            if ticket.future.done():
+                continue
+            if ticket.ends <= now:
+                ticket.tell(fault)
+            elif next_end is None or ticket.ends < next_end:
+                next_end = ticket.ends
+        if self._calls and all(t.future.done() for call in self._calls for t in call.waiters):
+            # Nobody waits for this call any more. If it hangs, so would all behind it.
+            self._lose(fault)
+        if next_end is not None:
+            self._set_timer(next_end)

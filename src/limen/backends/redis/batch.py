@@ -1,0 +1,188 @@
+"""How requests become calls of the script, and replies become answers. Pure: no I/O.
+
+What waits at the same moment travels together: one call of the script for all of it, or, in a
+cluster, one for each slot, because a script may not touch two. Each request gets its own answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Iterable, Sequence
+from functools import cache
+from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct
+from redis.crc import key_slot
+
+from limen.backends import Change, Fault
+from limen.backends.redis import script
+from limen.backends.redis.protocol import ServerError, fault_of, pack_command
+from limen.connect import Address
+from limen.keys import redis_key
+from limen.model import Check
+
+MAX_REQUESTS = 128
+MAX_KEYS = 512
+_TRY_AGAIN_S = 0.005
+
+Reply = list[Any]
+"""What the script replied to one request, faults aside."""
+
+
+class Request(Struct):
+    """What the script is asked to do, for one caller, in one slot."""
+
+    keys: list[str]
+    packed: bytes
+    slot: int
+    """Where its keys are; always 0 outside a cluster."""
+    address: Address | None = None
+    """Whom to ask instead of the slot's owner."""
+    asking: bool = False
+    """Whether the slot is on its way to that node, which has to be told so."""
+    in_full: bool = False
+    """Whether the script goes along, because the server does not know it."""
+
+
+class Again(Struct, frozen=True):
+    """Says that nothing was done, and how to ask once more."""
+
+    address: Address | None = None
+    asking: bool = False
+    in_full: bool = False
+    pause_s: float = 0.0
+    fresh: bool = False
+    """Whether the connection led to the wrong server."""
+
+    def redirect(self, request: Request) -> Request:
+        """Return what to ask now."""
+        return Request(
+            request.keys, request.packed, request.slot, self.address, self.asking, self.in_full
+        )
+
+
+Answer = Reply | Fault | Again
+
+
+class HasRequest(Protocol):
+    """Somebody who waits for the answer to a request."""
+
+    request: Request
+
+
+Waiter = TypeVar("Waiter", bound=HasRequest)
+
+
+class Call(Struct, Generic[Waiter]):
+    """One call of the script, for some who wait."""
+
+    waiters: list[Waiter]
+    asks_first: bool = False
+    """Whether a reply to ASKING comes before the one that counts."""
+    keys: int = 0
+
+    def encode(self) -> bytes:
+        """Return the command as it is sent, behind ASKING where that is needed."""
+        first = self.waiters[0].request
+        keys = [key for waiter in self.waiters for key in waiter.request.keys]
+        packed = [waiter.request.packed for waiter in self.waiters]
+        name, what = ("EVAL", script.text()) if first.in_full else ("EVALSHA", _sha())
+        command = pack_command((name, what, str(len(keys)), *keys, *packed))
+        return pack_command(("ASKING",)) + command if first.asking else command
+
+    def answers(self, reply: object, where: str) -> Iterable[tuple[Waiter, Answer]]:
+        """Return what each waiter is to be told."""
+        if isinstance(reply, list) and len(reply) == len(self.waiters):
+            return [
+                (waiter, each if each[0] else fault_of(_text(each[1]), where))
+                for waiter, each in zip(self.waiters, reply, strict=True)
+            ]
+        answer = _answer_to_all(reply, where)
+        return [(waiter, answer) for waiter in self.waiters]
+
+
+def calls_of(waiters: Iterable[Waiter]) -> list[Call[Waiter]]:
+    """Put those who can share a call into one."""
+    calls: list[Call[Waiter]] = []
+    open_calls: dict[tuple[int, bool, bool], Call[Waiter]] = {}
+    for waiter in waiters:
+        request = waiter.request
+        kind = (request.slot, request.asking, request.in_full)
+        call = open_calls.get(kind)
+        if call is None or call.keys + len(request.keys) > MAX_KEYS:
+            call = open_calls[kind] = Call([], request.asking)
+            calls.append(call)
+        call.waiters.append(waiter)
+        call.keys += len(request.keys)
+    return calls
+
+
+def greet() -> Generator[tuple[str, ...], object, None]:
+    """Get a server ready that was just connected to: yield commands, be sent the replies.
+
+    It is given the script, if it does not have it. A server that forbids that is left alone: the
+    script then goes along with the first call.
+    """
+    reply = yield "SCRIPT", "EXISTS", _sha()
+    if isinstance(reply, list) and not reply[0]:
+        reply = yield "SCRIPT", "LOAD", script.text()
+    if isinstance(reply, ServerError) and not str(reply).startswith("NOPERM"):
+        raise reply
+
+
+@cache
+def _sha() -> str:
+    return hashlib.sha1(script.text().encode(), usedforsecurity=False).hexdigest()
+
+
+class Packer:
+    """Turns checks and changes into requests."""
+
+    def __init__(self, namespace: str, *, clustered: bool) -> None:
+        self._namespace = namespace
+        self._clustered = clustered
+
+    def checks(self, checks: Sequence[Check], charge: bool, holder: str) -> Request:
+        """Return the request that decides checks which are all in one slot."""
+        keys, packed = script.pack_checks(self._namespace, checks, charge, holder)
+        return Request(keys, packed, self._slot(keys[0]))
+
+    def change(self, change: Change) -> Request:
+        """Return the request that carries out a change in one slot."""
+        keys, packed = script.pack_change(self._namespace, change)
+        return Request(keys, packed, self._slot(keys[0]))
+
+    def slot_of(self, check: Check) -> int:
+        """Return where a check's state is."""
+        return self._slot(redis_key(self._namespace, check)) if self._clustered else 0
+
+    def is_together(self, checks: Sequence[Check]) -> bool:
+        """Return whether one call can decide all of these."""
+        if not self._clustered or len(checks) == 1:
+            return True
+        subjects = {check.subject or check.key for check in checks}
+        return len(subjects) == 1 or len({self.slot_of(check) for check in checks}) == 1
+
+    def _slot(self, key: str) -> int:
+        return key_slot(key.encode()) if self._clustered else 0
+
+
+def _answer_to_all(reply: object, where: str) -> Fault | Again:
+    if not isinstance(reply, ServerError):
+        return Fault("protocol", f"{where}: the reply is not what a script of ours replies")
+    word, _, rest = str(reply).partition(" ")
+    if word == "NOSCRIPT":
+        return Again(in_full=True)
+    if word in ("MOVED", "ASK"):
+        host, _, port = rest.partition(" ")[2].rpartition(":")
+        if host and port.isdigit():
+            return Again((host, int(port)), asking=word == "ASK")
+    if word == "TRYAGAIN":
+        return Again(pause_s=_TRY_AGAIN_S)
+    if word == "READONLY":
+        return Again(fresh=True)
+    return fault_of(reply, where)
+
+
+def _text(message: object) -> str:
+    return message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)

@@ -1,0 +1,113 @@
+"""What goes over the wire, and what a server's error means. Pure: no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import hiredis
+from hiredis import Reader
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    InvalidResponse,
+    RedisError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from limen.backends import Fault, FaultKind
+
+__all__ = ["NO_REPLY", "Reader", "ServerError", "fault_of", "new_reader", "pack_command"]
+
+NO_REPLY = object()
+"""What a reader gives while a reply is not complete."""
+
+_KINDS: dict[str, FaultKind] = {
+    "NOAUTH": "rights",
+    "WRONGPASS": "rights",
+    "NOPERM": "rights",
+    "LOADING": "loading",
+    "MASTERDOWN": "loading",
+    "READONLY": "readonly",
+    "NOREPLICAS": "readonly",
+    "MISCONF": "readonly",
+    "OOM": "memory",
+    "BUSY": "busy",
+    "UNKILLABLE": "busy",
+    "CLUSTERDOWN": "cluster",
+    "CROSSSLOT": "cluster",
+    "TRYAGAIN": "cluster",
+    "MOVED": "cluster",
+    "ASK": "cluster",
+    "WRONGTYPE": "poisoned",
+}
+_NEXT: dict[FaultKind, str] = {
+    "rights": "check user, password and ACL; `limen doctor URL` prints the line that is needed",
+    "loading": "the server is reading its data; it comes back by itself",
+    "readonly": "this is a replica, or the server refuses writes; look at its role and its disk",
+    "memory": "the server is out of memory; raise maxmemory",
+    "busy": "another script holds the server up; SCRIPT KILL ends it",
+    "cluster": "the cluster does not serve this slot now; look at CLUSTER INFO",
+    "poisoned": "a key of ours holds something else; it was left as it is",
+    "tls": "check certificates and host name; nothing was sent in the clear",
+}
+
+
+class ServerError(Exception):
+    """An error that a server replied with. A value here, not raised."""
+
+
+def new_reader() -> Reader:
+    """Return what turns bytes into replies, errors among them."""
+    return Reader(protocolError=InvalidResponse, replyError=ServerError, notEnoughData=NO_REPLY)
+
+
+def pack_command(words: Sequence[str | bytes]) -> bytes:
+    """Return a command as it is sent."""
+    packed: bytes = hiredis.pack_command(tuple(words))  # type: ignore[arg-type]  # says: one word
+    return packed
+
+
+def fault_of(error: BaseException | str, where: str) -> Fault:
+    """Say in one word and one line what went wrong, and what to do about it."""
+    kind = _kind(error)
+    text = str(error).strip().partition("\n")[0][:160] or type(error).__name__
+    if kind == "poisoned":
+        # A script's error quotes where in the script it was; the first word is what matters.
+        text = "WRONGTYPE"
+    advice = _NEXT.get(kind)
+    return Fault(kind, f"{where}: {text}" + (f" ({advice})" if advice else ""))
+
+
+def _kind(error: BaseException | str) -> FaultKind:
+    if isinstance(error, str | ServerError):
+        text = str(error)
+        word = text.split(" ", 1)[0].lstrip("-")
+        if word in _KINDS:
+            return _KINDS[word]
+        # Inside a script Redis puts its own words before the code, or behind it.
+        return next((kind for code, kind in _KINDS.items() if code in text), "script")
+    if isinstance(error, AuthenticationError | AuthorizationError):
+        return "rights"
+    if isinstance(error, BusyLoadingError):
+        return "loading"
+    if isinstance(error, TimeoutError | RedisTimeoutError):
+        return "timeout"
+    if isinstance(error, InvalidResponse):
+        return "protocol"
+    if isinstance(error, RedisConnectionError | OSError):
+        return "tls" if _is_tls(error) else "connection"
+    return "script" if isinstance(error, RedisError) else "internal"
+
+
+def _is_tls(error: BaseException) -> bool:
+    import ssl
+
+    seen: Any = error
+    while seen is not None:
+        if isinstance(seen, ssl.SSLError) or "SSL" in str(seen):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False

@@ -1,0 +1,249 @@
+"""The driver for threads: sockets that block, one lane for each server."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Generator, Sequence
+from typing import TypeVar
+
+from limen.backends import Change, Correct, Fault, Reset
+from limen.backends.redis import across, route, script
+from limen.backends.redis.batch import Again, Packer, Reply, Request, greet
+from limen.backends.redis.protocol import fault_of
+from limen.backends.redis.sync_lane import CONNECT_S, Lane, Ticket, Wire
+from limen.connect import Address, Target, open_socket
+from limen.model import Check, Reading
+
+T = TypeVar("T")
+_MAX_TRIES = 8
+_logger = logging.getLogger("limen")
+
+
+class RedisBackend:
+    """Decides on Redis: one server, a primary that sentinels name, or a cluster. For threads."""
+
+    def __init__(self, target: Target, namespace: str, deadline: float) -> None:
+        self._target = target
+        self._deadline = deadline
+        self._router = route.Router(target)
+        self._packer = Packer(namespace, clustered=self._router.clustered)
+        self._lanes: dict[Address, Lane] = {}
+        self._receipt_ids = itertools.count(secrets.randbits(62))
+        self.lost_refunds = 0
+        """How many reservations could not be given back, and stay charged for their period."""
+        self._begin()
+        _backends.add(self)
+
+    def _begin(self) -> None:
+        self._mutex = threading.Lock()
+        self._shape_known = threading.Event()
+
+    def after_fork(self) -> None:
+        """Leave the other process its connections, and begin with none."""
+        self._begin()
+        self._router.refreshed(time.monotonic())
+        self._receipt_ids = itertools.count(secrets.randbits(62))
+        for lane in self._lanes.values():
+            lane.begin()
+
+    def run_all(
+        self, checks: tuple[Check, ...], charge: bool, holder: str = ""
+    ) -> tuple[Reading, ...] | Fault:
+        """Decide some checks together, all or nothing; return a reading for each, or why not."""
+        ends = time.monotonic() + self._deadline
+        if self._packer.is_together(checks):
+            reply = self._ask(self._packer.checks(checks, charge, holder), ends)
+            return reply if isinstance(reply, Fault) else script.readings(reply)
+        receipt_id = f"{next(self._receipt_ids):016x}"
+        return self._drive(across.decide(self._packer, checks, charge, holder, receipt_id), ends)
+
+    def change(self, change: Change) -> bool | Fault:
+        """Carry out a change; return whether there was anything to change, or why not."""
+        ends = time.monotonic() + self._deadline
+        if isinstance(change, Correct | Reset):
+            return self._drive(across.change(self._packer, change), ends)
+        reply = self._ask(self._packer.change(change), ends)
+        return reply if isinstance(reply, Fault) else bool(reply[1])
+
+    def ping(self) -> Fault | None:
+        """Connect to every server there is, and run the script on it; return why not."""
+        try:
+            addresses = [self._target.addresses[0]]
+            if self._router.clustered:
+                self._learn_shape()
+                addresses = self._router.nodes()
+            for address in addresses:
+                self._open(address).close()
+        except Exception as error:
+            return fault_of(error, self._target.shown)
+        return None
+
+    def close(self) -> None:
+        """Let go of every connection."""
+        for lane in self._lanes.values():
+            lane.drop()
+
+    def _ask(self, request: Request, ends: float) -> Reply | Fault:
+        for _ in range(_MAX_TRIES):
+            lane = self._lane(request, ends)
+            if isinstance(lane, Fault):
+                return lane
+            ticket = Ticket(request, ends)
+            lane.start(ticket)
+            answer = lane.finish(ticket)
+            if type(answer) is list:
+                return answer
+            if isinstance(answer, Again):
+                request = self._follow(request, answer, ends)
+            elif isinstance(answer, Fault):
+                self._router.suspect(answer)
+                return answer
+        return Fault("cluster", f"{self._target.shown}: sent from node to node, to no end")
+
+    def _ask_all(self, requests: Sequence[Request], ends: float) -> list[Reply | Fault]:
+        """Ask for all of them at the same time."""
+        lanes = [self._lane(request, ends) for request in requests]
+        tickets = [Ticket(request, ends) for request in requests]
+        for lane, ticket in zip(lanes, tickets, strict=True):
+            if isinstance(lane, Fault):
+                ticket.answer = lane
+            else:
+                lane.start(ticket)
+        # What this caller leads is read first: others wait for that.
+        for lane, ticket in sorted(
+            zip(lanes, tickets, strict=True), key=lambda pair: not pair[1].leads
+        ):
+            if isinstance(lane, Lane):
+                lane.finish(ticket)
+        answers: list[Reply | Fault] = []
+        for ticket in tickets:
+            answer = ticket.answer
+            if isinstance(answer, Again):
+                answer = self._ask(self._follow(ticket.request, answer, ends), ends)
+            assert answer is not None
+            if isinstance(answer, Fault):
+                self._router.suspect(answer)
+            answers.append(answer)
+        return answers
+
+    def _drive(self, steps: Generator[across.Step, Sequence[Reply | Fault], T], ends: float) -> T:
+        try:
+            step = next(steps)
+            while True:
+                if step.behind:
+                    behind = threading.Thread(target=self._carry_out, args=(step,), daemon=True)
+                    behind.start()
+                    step = steps.send(())
+                else:
+                    step = steps.send(self._carry_out(step, ends))
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+    def _carry_out(self, step: across.Step, ends: float | None = None) -> list[Reply | Fault]:
+        replies = self._ask_all(step.requests, ends or time.monotonic() + self._deadline)
+        if step.undoes:
+            lost = [reply for reply in replies if isinstance(reply, Fault)]
+            with self._mutex:
+                self.lost_refunds += len(lost)
+            if lost:
+                _logger.warning(
+                    "%d reservations were not given back: %s", len(lost), lost[0].message
+                )
+        return replies
+
+    def _lane(self, request: Request, ends: float) -> Lane | Fault:
+        if self._router.clustered:
+            self._refresh()
+            if not self._router.is_known:
+                self._shape_known.wait(max(ends - time.monotonic(), 0))
+        address = self._router.address(request)
+        if address is None:
+            return self._router.nobody_owns(request)
+        lane = self._lanes.get(address)
+        if lane is None:
+            with self._mutex:
+                lane = self._lanes.setdefault(
+                    address, Lane(lambda: self._open(address), self._target.shown)
+                )
+        return lane
+
+    def _follow(self, request: Request, again: Again, ends: float) -> Request:
+        if again.pause_s:
+            time.sleep(min(again.pause_s, max(ends - time.monotonic(), 0)))
+        return self._router.follow(request, again)
+
+    def _refresh(self) -> None:
+        """Have the cluster's shape looked up, if it is time to, by a thread of its own."""
+        with self._mutex:
+            due = self._router.should_refresh(time.monotonic())
+        if due:
+            threading.Thread(target=self._refresh_behind, name="limen-shape", daemon=True).start()
+
+    def _refresh_behind(self) -> None:
+        try:
+            self._learn_shape()
+        except Exception as error:
+            _logger.warning("%s", fault_of(error, self._target.shown).message)
+        finally:
+            self._router.refreshed(time.monotonic())
+
+    def _learn_shape(self) -> None:
+        self._router.learn(self._find(route.find_owners(self._router.candidates())))
+        self._shape_known.set()
+
+    def _find(self, finder: Generator[route.Question, object, T], *, sentinel: bool = False) -> T:
+        try:
+            address, command = next(finder)
+            while True:
+                address, command = finder.send(self._ask_about(address, command, sentinel))
+        except StopIteration as done:
+            found: T = done.value
+            return found
+
+    def _ask_about(self, address: Address, command: tuple[str, ...], sentinel: bool) -> object:
+        try:
+            wire = Wire(open_socket(self._target, address, CONNECT_S / 2, sentinel=sentinel))
+            try:
+                return wire.ask(*command, ends=time.monotonic() + CONNECT_S)
+            finally:
+                wire.close()
+        except Exception as error:
+            return error
+
+    def _open(self, address: Address) -> Wire:
+        """Return a connection to a server that knows the script."""
+        target = self._target
+        if target.kind == "sentinel":
+            finder = route.find_primary(target.addresses, target.service)
+            address = self._find(finder, sentinel=True)
+        wire = Wire(open_socket(target, address, CONNECT_S))
+        try:
+            greeting = greet()
+            command = next(greeting)
+            while True:
+                reply = wire.ask(*command, ends=time.monotonic() + CONNECT_S)
+                command = greeting.send(reply)
+        except StopIteration:
+            return wire
+        except BaseException:
+            wire.close()
+            raise
+
+
+_backends: weakref.WeakSet[RedisBackend] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for backend in list(_backends):
+        backend.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

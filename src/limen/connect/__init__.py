@@ -1,0 +1,16 @@
+"""From an address, or a ready redis-py client, to an open connection. Knows no limits."""
+
+from limen.connect.address import Address, Target, is_shared, parse
+from limen.connect.client import target_of
+from limen.connect.opening import Opened, open_socket, open_stream
+
+__all__ = [
+    "Address",
+    "Opened",
+    "Target",
+    "is_shared",
+    "open_socket",
+    "open_stream",
+    "parse",
+    "target_of",
+]
