@@ -20,7 +20,7 @@ from limen.connect import Address, Opened, Target, open_stream
 from limen.model import Check, Reading
 
 T = TypeVar("T")
-_CONNECT_S = 2.0
+_CONNECT_S = 1.0
 _MAX_TRIES = 8
 _LOOK_S = 0.002
 _CHUNK = 65_536
@@ -182,7 +182,7 @@ class AsyncRedisBackend:
         lane = home.lanes.get(address)
         if lane is None:
             lane = home.lanes[address] = Lane(
-                home.loop, lambda: self._open(address), self._target.shown
+                home.loop, lambda: self._open(address), self._target.shown, self._deadline
             )
         return lane
 

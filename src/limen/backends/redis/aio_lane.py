@@ -41,10 +41,12 @@ class Lane(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         open_stream: Callable[[], Awaitable[Opened]],
         where: str,
+        deadline: float,
     ) -> None:
         self._loop = loop
         self._open_stream = open_stream
         self._where = where
+        self._deadline = deadline
         self._waiting: deque[Ticket] = deque()
         self._calls: deque[Call[Ticket]] = deque()
         """What was sent and not answered, in that order."""
@@ -89,6 +91,8 @@ class Lane(asyncio.Protocol):
                 batch.append(ticket)
         if batch:
             calls = calls_of(batch)
+            for call in calls:
+                call.sent_at = self._loop.time()
             self._calls.extend(calls)
             self._writer.write(b"".join([call.encode() for call in calls]))
 
@@ -171,8 +175,13 @@ class Lane(asyncio.Protocol):
                 ticket.tell(fault)
             elif next_end is None or ticket.ends < next_end:
                 next_end = ticket.ends
-        if self._calls and all(t.future.done() for call in self._calls for t in call.waiters):
-            # Nobody waits for this call any more. If it hangs, so would all behind it.
-            self._lose(fault)
+        if self._calls:
+            # A call that had the whole deadline proves the connection dead: all behind it would
+            # hang as well. One that began late in its callers' time proves nothing yet.
+            is_overdue = self._calls[0].sent_at + self._deadline
+            if now >= is_overdue:
+                self._lose(fault)
+            elif next_end is None or is_overdue < next_end:
+                next_end = is_overdue
         if next_end is not None:
             self._set_timer(next_end)

@@ -80,6 +80,7 @@ class Call(Struct, Generic[Waiter]):
     asks_first: bool = False
     """Whether a reply to ASKING comes before the one that counts."""
     keys: int = 0
+    sent_at: float = 0.0
 
     def encode(self) -> bytes:
         """Return the command as it is sent, behind ASKING where that is needed."""

@@ -170,7 +170,7 @@ class RedisBackend:
         if lane is None:
             with self._mutex:
                 lane = self._lanes.setdefault(
-                    address, Lane(lambda: self._open(address), self._target.shown)
+                    address, Lane(lambda: self._open(address), self._target.shown, self._deadline)
                 )
         return lane
 

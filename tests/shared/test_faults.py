@@ -1,0 +1,295 @@
+"""A store that dies, hangs, talks nonsense or forgets: callers get right decisions, in time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from limen import AsyncLimiter, Limit, Limiter
+from tests import servers
+from tests.proxy import proxy
+from tests.shared.load import WIDE, Tasks, Threads, Told
+
+DEADLINE_S = 0.05
+SLACK_S = 0.2
+"""What a busy machine may add to the deadline. A store that is waited for takes seconds."""
+PATIENT_S = 5.0
+
+
+@pytest.fixture
+def mortal() -> Iterator[servers.Server]:
+    """A server of the test's own, to kill and to freeze."""
+    with servers.process(servers.binaries()["valkey"]) as server:
+        yield server
+
+
+def url_of(port: int) -> str:
+    return f"redis://127.0.0.1:{port}"
+
+
+def wait_for_the_store(limiter: Limiter, seconds: float = 5.0) -> float:
+    """Return after how many seconds the store decides again."""
+    start = time.monotonic()
+    while limiter.check("again", WIDE).degraded:
+        assert time.monotonic() - start < seconds, "the store was not found again"
+        time.sleep(0.01)
+    return time.monotonic() - start
+
+
+async def wait_for_the_store_async(limiter: AsyncLimiter, seconds: float = 5.0) -> None:
+    start = time.monotonic()
+    while (await limiter.check("again", WIDE)).degraded:
+        assert time.monotonic() - start < seconds, "the store was not found again"
+        await asyncio.sleep(0.01)
+
+
+class TestKilledUnderLoad:
+    def test_threads_get_decisions_in_time(self, mortal: servers.Server) -> None:
+        with Limiter(url_of(mortal.port), deadline=DEADLINE_S) as limiter:
+            wait_for_the_store(limiter)
+            with Threads(limiter, 8) as threads:
+                time.sleep(0.3)
+                mortal.kill()
+                time.sleep(0.5)
+                mortal.restart()
+                time.sleep(0.5)
+            assert not threads.told.errors
+            assert threads.told.sources.keys() == {"store", "local"}
+            assert threads.told.slowest_s < DEADLINE_S + SLACK_S
+            assert wait_for_the_store(limiter) < 1
+
+    def test_tasks_get_decisions_in_time(self, mortal: servers.Server) -> None:
+        async def ask() -> Told:
+            async with AsyncLimiter(url_of(mortal.port), deadline=DEADLINE_S) as limiter:
+                await wait_for_the_store_async(limiter)
+                async with Tasks(limiter, 32) as tasks:
+                    await asyncio.sleep(0.3)
+                    await asyncio.to_thread(mortal.kill)
+                    await asyncio.sleep(0.5)
+                    await asyncio.to_thread(mortal.restart)
+                    await asyncio.sleep(0.5)
+                await wait_for_the_store_async(limiter, 1)
+                return tasks.told
+
+        told = asyncio.run(ask())
+        assert not told.errors
+        assert told.sources.keys() == {"store", "local"}
+        assert told.slowest_s < DEADLINE_S + SLACK_S
+
+
+class TestFrozenUnderLoad:
+    """SIGSTOP is the hard one: connections stay open, and nobody answers."""
+
+    def test_threads_get_decisions_in_time(self, mortal: servers.Server) -> None:
+        with Limiter(url_of(mortal.port), deadline=DEADLINE_S) as limiter:
+            wait_for_the_store(limiter)
+            with Threads(limiter, 8) as threads:
+                time.sleep(0.2)
+                mortal.pause()
+                time.sleep(0.5)
+                mortal.resume()
+                time.sleep(0.2)
+            assert not threads.told.errors
+            assert threads.told.sources.keys() == {"store", "local"}
+            assert threads.told.slowest_s < DEADLINE_S + SLACK_S
+            numbers = threads.told.numbers
+            assert len(set(numbers)) == len(numbers), "an old reply was taken for a new one"
+            wait_for_the_store(limiter)
+
+    def test_tasks_get_decisions_in_time(self, mortal: servers.Server) -> None:
+        async def ask() -> Told:
+            async with AsyncLimiter(url_of(mortal.port), deadline=DEADLINE_S) as limiter:
+                await wait_for_the_store_async(limiter)
+                async with Tasks(limiter, 32) as tasks:
+                    await asyncio.sleep(0.2)
+                    mortal.pause()
+                    await asyncio.sleep(0.5)
+                    mortal.resume()
+                    await asyncio.sleep(0.2)
+                await wait_for_the_store_async(limiter)
+                return tasks.told
+
+        told = asyncio.run(ask())
+        assert not told.errors
+        assert told.sources.keys() == {"store", "local"}
+        assert told.slowest_s < DEADLINE_S + SLACK_S
+        assert len(set(told.numbers)) == len(told.numbers)
+
+
+class TestBrokenConnections:
+    """Replies that are cut, replaced, swallowed or late, at random places."""
+
+    def test_no_caller_is_told_anothers_answer(self, url: str, valkey: servers.Server) -> None:
+        with proxy(valkey.port) as between, contextlib.ExitStack() as stack:
+            limiter = stack.enter_context(Limiter(url_of(between.port), deadline=PATIENT_S))
+            with Threads(limiter, 6) as threads:
+                for turn in range(60):
+                    time.sleep(0.01)
+                    if turn % 3 == 0:
+                        between.cut_reply_after(turn)
+                    elif turn % 3 == 1:
+                        between.garbage(b"+HTTP/1.1 200 OK\r\n" * 3)
+                    else:
+                        between.cut()
+        assert not threads.told.errors
+        assert threads.told.sources["local"] > 0, "nothing was broken"
+        assert threads.told.sources["store"] > threads.told.sources["local"]
+        numbers = threads.told.numbers
+        assert len(set(numbers)) == len(numbers)
+
+    def test_no_task_is_told_anothers_answer(self, url: str, valkey: servers.Server) -> None:
+        async def ask(port: int) -> Told:
+            async with AsyncLimiter(url_of(port), deadline=PATIENT_S) as limiter:
+                async with Tasks(limiter, 16) as tasks:
+                    for turn in range(60):
+                        await asyncio.sleep(0.01)
+                        if turn % 3 == 0:
+                            between.cut_reply_after(turn)
+                        elif turn % 3 == 1:
+                            between.garbage(b"*1\r\n:7\r\n" * 3)
+                        else:
+                            between.cut()
+                return tasks.told
+
+        with proxy(valkey.port) as between:
+            told = asyncio.run(ask(between.port))
+        assert not told.errors
+        assert told.sources["local"] > 0, "nothing was broken"
+        assert len(set(told.numbers)) == len(told.numbers)
+
+    def test_what_is_not_answered_is_charged_once_at_most(
+        self, url: str, valkey: servers.Server
+    ) -> None:
+        with proxy(valkey.port) as between, contextlib.ExitStack() as stack:
+            way = url_of(between.port)
+            limiter = stack.enter_context(Limiter(way, deadline=DEADLINE_S))
+            wait_for_the_store(limiter)
+            between.drop_replies()
+            asked = [limiter.check("half-open", WIDE) for _ in range(10)]
+            between.drop_replies(False)
+            wait_for_the_store(limiter)
+            charged = WIDE.quota - limiter.peek("half-open", WIDE).remaining
+        assert {decision.source for decision in asked} == {"local"}
+        assert 1 <= charged <= 10
+
+    def test_a_slow_way_in_is_gone_to_the_end(self, url: str, valkey: servers.Server) -> None:
+        # Connecting takes several round trips, longer than any caller has. Somebody has to
+        # go on with it after the caller has left, or the store is never reached.
+        with proxy(valkey.port) as between:
+            between.delay = 0.015
+            with Limiter(url_of(between.port), deadline=DEADLINE_S) as limiter:
+                assert limiter.check("k", WIDE).degraded
+                wait_for_the_store(limiter)
+
+            async def ask() -> None:
+                async with AsyncLimiter(url_of(between.port), deadline=DEADLINE_S) as limiter:
+                    assert (await limiter.check("k", WIDE)).degraded
+                    await wait_for_the_store_async(limiter)
+
+            asyncio.run(ask())
+
+    def test_a_connection_that_died_while_idle_costs_no_decision(
+        self, url: str, admin: redis.Redis
+    ) -> None:
+        with Limiter(url, deadline=PATIENT_S) as limiter:
+            limiter.check("k", WIDE)
+            for client in admin.client_list():
+                if client["cmd"] != "client|list":
+                    admin.client_kill(client["addr"])
+            time.sleep(1.1)
+            assert limiter.check("k", WIDE).source == "store"
+
+    def test_a_blocked_loop_is_no_fault_of_the_store(self, url: str) -> None:
+        async def ask() -> str:
+            async with AsyncLimiter(url, deadline=DEADLINE_S) as limiter:
+                await wait_for_the_store_async(limiter)
+                task = asyncio.create_task(limiter.check("k", WIDE))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # it is on its way
+                time.sleep(4 * DEADLINE_S)  # noqa: ASYNC251  # the fault itself
+                return (await task).source
+
+        assert asyncio.run(ask()) == "store"
+
+
+class TestForgetful:
+    def test_a_flushed_script_is_no_fault(self, url: str, admin: redis.Redis) -> None:
+        stop = threading.Event()
+
+        def flush() -> None:
+            with redis.Redis(port=admin.connection_pool.connection_kwargs["port"]) as client:
+                while not stop.wait(0.01):
+                    client.script_flush()
+
+        async def ask() -> Told:
+            async with AsyncLimiter(url, deadline=PATIENT_S) as limiter:
+                async with Tasks(limiter, 16) as tasks:
+                    await asyncio.sleep(0.7)
+                return tasks.told
+
+        flushing = threading.Thread(target=flush)
+        flushing.start()
+        try:
+            with Limiter(url, deadline=PATIENT_S) as limiter, Threads(limiter, 4) as threads:
+                time.sleep(0.7)
+            told = asyncio.run(ask())
+        finally:
+            stop.set()
+            flushing.join()
+        numbers = sorted([*threads.told.numbers, *told.numbers])
+        assert not threads.told.errors
+        assert not told.errors
+        assert numbers == list(range(1, len(numbers) + 1)), "counts are exact"
+        assert threads.told.sources.keys() == told.sources.keys() == {"store"}
+        assert admin.info("errorstats")["errorstat_NOSCRIPT"]["count"] > 20
+
+    def test_a_clock_that_is_an_hour_off_changes_no_decision(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        limit = Limit(3, 60)
+        with Limiter(url, deadline=PATIENT_S) as limiter:
+            limiter.check("k", limit)
+            true_time, true_time_ns = time.time, time.time_ns
+            monkeypatch.setattr(time, "time", lambda: true_time() + 3_600)
+            monkeypatch.setattr(time, "time_ns", lambda: true_time_ns() + 3_600 * 10**9)
+            with Limiter(url, deadline=PATIENT_S) as other:
+                answers = [other.check("k", limit) for _ in range(3)]
+        assert [answer.allowed for answer in answers] == [True, True, False]
+        retry_after = answers[-1].retry_after
+        assert retry_after is not None
+        assert 50 < retry_after <= 60
+
+    def test_a_poisoned_key_is_the_fault_of_one_request(self, url: str, admin: redis.Redis) -> None:
+        from limen.keys import redis_key
+        from limen.model import Check
+
+        limit = Limit(100, 60)
+        poisoned = redis_key("limen", Check(limit, "bad"))
+        admin.rpush(poisoned, "not ours")
+
+        async def ask() -> list[str]:
+            async with AsyncLimiter(url, deadline=PATIENT_S) as limiter:
+                await limiter.check("warm", limit)
+                keys = ["good"] * 10 + ["bad"] + ["good"] * 10
+                decisions = await asyncio.gather(*[limiter.check(key, limit) for key in keys])
+                return [decision.source for decision in decisions]
+
+        assert asyncio.run(ask()) == ["store"] * 10 + ["local"] + ["store"] * 10
+        assert admin.lrange(poisoned, 0, -1) == [b"not ours"]
+
+    def test_a_full_server_is_a_fault_with_its_kind(
+        self, mortal: servers.Server, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with redis.Redis(port=mortal.port) as client, Limiter(url_of(mortal.port)) as limiter:
+            wait_for_the_store(limiter)
+            client.config_set("maxmemory", 1)
+            assert limiter.check("k", WIDE).source == "local"
+            assert "(memory)" in caplog.text
+            client.config_set("maxmemory", 0)
+            wait_for_the_store(limiter)
