@@ -119,7 +119,8 @@ class AsyncRedisBackend:
         return home
 
     async def _ask(self, home: Home, request: Request, ends: float) -> Reply | Fault:
-        for _ in range(_MAX_TRIES):
+        tries = 0
+        while tries < _MAX_TRIES:
             lane = await self._lane(home, request, ends)
             if isinstance(lane, Fault):
                 return lane
@@ -127,13 +128,14 @@ class AsyncRedisBackend:
             if type(answer) is list:
                 return answer
             if isinstance(answer, Again):
+                tries += not answer.pause_s
                 if answer.pause_s:
                     await asyncio.sleep(min(answer.pause_s, max(ends - home.loop.time(), 0)))
                 request = self._router.follow(request, answer)
             elif isinstance(answer, Fault):
                 self._router.suspect(answer)
                 return answer
-        return Fault("cluster", f"{self._target.shown}: sent from node to node, to no end")
+        return self._router.no_end()
 
     async def _drive(
         self, home: Home, steps: Generator[across.Step, Sequence[Reply | Fault], T], ends: float
@@ -233,7 +235,7 @@ class AsyncRedisBackend:
             address = await self._find(finder, sentinel=True)
         opened = await open_stream(target, address, _CONNECT_S)
         try:
-            greeting = greet()
+            greeting = greet(must_lead=target.kind == "sentinel")
             command = next(greeting)
             while True:
                 command = greeting.send(await _ask_once(opened, command))

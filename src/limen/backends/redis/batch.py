@@ -95,7 +95,7 @@ class Call(Struct, Generic[Waiter]):
         """Return what each waiter is to be told."""
         if isinstance(reply, list) and len(reply) == len(self.waiters):
             return [
-                (waiter, each if each[0] else fault_of(_text(each[1]), where))
+                (waiter, each if each[0] else _answer_to_one(_text(each[1]), where))
                 for waiter, each in zip(self.waiters, reply, strict=True)
             ]
         answer = _answer_to_all(reply, where)
@@ -118,12 +118,17 @@ def calls_of(waiters: Iterable[Waiter]) -> list[Call[Waiter]]:
     return calls
 
 
-def greet() -> Generator[tuple[str, ...], object, None]:
+def greet(*, must_lead: bool) -> Generator[tuple[str, ...], object, None]:
     """Get a server ready that was just connected to: yield commands, be sent the replies.
 
     It is given the script, if it does not have it. A server that forbids that is left alone: the
-    script then goes along with the first call.
+    script then goes along with the first call. With `must_lead`, a replica is refused: a sentinel
+    may not know yet that it is one.
     """
+    if must_lead:
+        role = yield ("ROLE",)
+        if isinstance(role, list) and role[0] != b"master":
+            raise ServerError("READONLY it is not the primary any more")
     reply = yield "SCRIPT", "EXISTS", _sha()
     if isinstance(reply, list) and not reply[0]:
         reply = yield "SCRIPT", "LOAD", script.text()
@@ -166,6 +171,11 @@ class Packer:
 
     def _slot(self, key: str) -> int:
         return key_slot(key.encode()) if self._clustered else 0
+
+
+def _answer_to_one(message: str, where: str) -> Fault | Again:
+    # A replica lets a script begin, and refuses its first write: nothing was done.
+    return Again(fresh=True) if "READONLY" in message else fault_of(message, where)
 
 
 def _answer_to_all(reply: object, where: str) -> Fault | Again:

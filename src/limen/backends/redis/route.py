@@ -68,6 +68,13 @@ class Router:
         if fault.kind in _RESHAPING:
             self._is_stale = True
 
+    def no_end(self) -> Fault:
+        """Say that one node sent us to another, and that one to the next."""
+        what = "one node sends to another, to no end"
+        if not self.clustered:
+            what = "it is a node of a cluster; use 'redis+cluster://' for its address"
+        return Fault("cluster", f"{self.target.shown}: {what}")
+
     def nobody_owns(self, request: Request) -> Fault:
         """Say so."""
         self._is_stale = True

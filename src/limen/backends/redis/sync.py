@@ -90,7 +90,8 @@ class RedisBackend:
             lane.drop()
 
     def _ask(self, request: Request, ends: float) -> Reply | Fault:
-        for _ in range(_MAX_TRIES):
+        tries = 0
+        while tries < _MAX_TRIES:
             lane = self._lane(request, ends)
             if isinstance(lane, Fault):
                 return lane
@@ -100,11 +101,12 @@ class RedisBackend:
             if type(answer) is list:
                 return answer
             if isinstance(answer, Again):
+                tries += not answer.pause_s
                 request = self._follow(request, answer, ends)
             elif isinstance(answer, Fault):
                 self._router.suspect(answer)
                 return answer
-        return Fault("cluster", f"{self._target.shown}: sent from node to node, to no end")
+        return self._router.no_end()
 
     def _ask_all(self, requests: Sequence[Request], ends: float) -> list[Reply | Fault]:
         """Ask for all of them at the same time."""
@@ -225,7 +227,7 @@ class RedisBackend:
             address = self._find(finder, sentinel=True)
         wire = Wire(open_socket(target, address, CONNECT_S))
         try:
-            greeting = greet()
+            greeting = greet(must_lead=target.kind == "sentinel")
             command = next(greeting)
             while True:
                 reply = wire.ask(*command, ends=time.monotonic() + CONNECT_S)

@@ -1,0 +1,71 @@
+"""A primary that sentinels name: when another one takes over, it is found."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from limen import AsyncLimiter, Limiter, StoreError
+from tests import servers
+from tests.shared.load import WIDE, Tasks, Threads, Told
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[servers.Sentinel]:
+    with servers.sentinel(servers.binaries()["valkey"]) as started:
+        yield started
+
+
+@pytest.fixture
+def url(group: servers.Sentinel) -> str:
+    hosts = ",".join(f"127.0.0.1:{port}" for port in group.sentinel_ports)
+    return f"redis+sentinel://{hosts}/limen"
+
+
+def test_an_unknown_service_is_named(url: str) -> None:
+    with Limiter(url + "x") as limiter, pytest.raises(StoreError, match="no service 'limenx'"):
+        limiter.ping()
+
+
+def test_a_soft_failover_costs_at_most_a_second(group: servers.Sentinel, url: str) -> None:
+    with Limiter(url, deadline=0.25) as limiter:
+        limiter.ping()
+        before = group.primary_port()
+        with Threads(limiter, 4) as threads:
+            time.sleep(0.2)
+            group.failover()
+            group.wait_for_primary(other_than=before)
+            start = time.monotonic()
+            while limiter.check("again", WIDE).degraded:
+                assert time.monotonic() - start < 5
+            assert time.monotonic() - start < 1.5
+            time.sleep(0.2)
+    assert not threads.told.errors
+    assert threads.told.sources["store"] > 0
+    assert threads.told.slowest_s < 0.25 + 0.3
+
+
+def test_a_killed_primary_is_replaced(group: servers.Sentinel, url: str) -> None:
+    async def ask() -> Told:
+        async with AsyncLimiter(url, deadline=0.25) as limiter:
+            await limiter.ping()
+            before = group.primary_port()
+            async with Tasks(limiter, 8) as tasks:
+                await asyncio.sleep(0.2)
+                killed = await asyncio.to_thread(group.kill_primary)
+                await asyncio.to_thread(lambda: group.wait_for_primary(other_than=before))
+                start = time.monotonic()
+                while (await limiter.check("again", WIDE)).degraded:
+                    assert time.monotonic() - start < 5
+                    await asyncio.sleep(0.02)
+                await asyncio.sleep(0.1)
+            killed.restart()
+            return tasks.told
+
+    told = asyncio.run(ask())
+    assert not told.errors
+    assert told.sources.keys() == {"store", "local"}
+    assert told.slowest_s < 0.25 + 0.3
