@@ -7,12 +7,14 @@ import io
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 import limen
+from tests import servers
 
 ROOT = Path(__file__).parent.parent
 TAUGHT = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -55,24 +57,41 @@ def blocks_of(page: Path) -> list[Block]:
     return blocks
 
 
-def run(block: Block, page: Path, namespace: dict[str, Any]) -> str:
-    """Run a block, as if the lines above it were blank, so that a traceback names its line."""
-    code = compile("\n" * (block.line - 1) + block.text, str(page), "exec", dont_inherit=True)
+def run(block: Block, page: Path, namespace: dict[str, Any], port: int) -> str:
+    """Run a block, as if the lines above it were blank, so that a traceback names its line.
+
+    Where it says that Redis is on its usual port, it finds a server that is there for it alone.
+    """
+    text = block.text.replace("localhost:6379", f"127.0.0.1:{port}")
+    code = compile("\n" * (block.line - 1) + text, str(page), "exec", dont_inherit=True)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(code, namespace)
     return printed.getvalue()
 
 
+@pytest.fixture
+def port(page: Path) -> Iterator[int]:
+    if "localhost:6379" not in page.read_text():
+        yield 0
+        return
+    with servers.server(servers.binaries()["valkey"]) as started:
+        yield started
+
+
 @pytest.mark.parametrize("page", TAUGHT, ids=FROM_ROOT.get)
-def test_examples_print_what_is_shown(page: Path) -> None:
+def test_examples_print_what_is_shown(page: Path, port: int) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     blocks = blocks_of(page)
     for block, following in zip(blocks, [*blocks[1:], Block("", "", 0, True)], strict=True):
         if block.language != "python" or block.skipped:
             continue
         shown = following.text if following.language == "text" else ""
-        assert run(block, page, namespace) == shown, f"{page.name}, the block of line {block.line}"
+        where = f"{page.name}, the block of line {block.line}"
+        assert run(block, page, namespace, port) == shown, where
+    for value in namespace.values():
+        if isinstance(value, limen.Limiter):
+            value.close()
 
 
 def prose_of(page: Path) -> str:
