@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from bench import __main__ as command
-from bench import footprint, memory, report
-from bench.harness import BenchError, Contestant, Target, measure, ratio, rotated
+from bench import (
+    footprint,
+    memory,
+    redis_bytes,
+    redis_libraries,
+    redis_rates,
+    redis_store,
+    redis_time,
+    report,
+    server,
+)
+from bench.harness import _TRIES, BenchError, Contestant, Target, measure, ratio, rotated
 from bench.libraries import LIMEN, LIMITS, PEERS, PYRATE, THROTTLED, Instance, Quota, build, limen
+from bench.redis_libraries import HIT, HIT_AND_STATS, ONE, THREE, TOKENS
 
-from limen import model
+from limen import Limit, model
 from limen.testing import ManualClock
 
 ALGORITHMS = [algorithm for group in memory.GROUPS for name, algorithm in group if name == LIMEN]
@@ -187,6 +200,170 @@ def test_a_store_that_is_fuller_than_it_may_be_is_an_error() -> None:
 def test_bytes_are_divided_among_the_requests() -> None:
     case = footprint.Case(LIMEN, "packed_window", 60, 10, 100, 100)
     assert footprint.requests_table([case], {case: 5_000}).endswith("| 100 | 10 | 5.0 |")
+
+
+# redis
+
+NOBODY = "redis://127.0.0.1:1"
+
+
+def test_a_decision_that_the_store_did_not_make_is_not_counted() -> None:
+    with redis_libraries.open_limiter(NOBODY) as limiter:
+        assert limiter.check("user:1", "10/hour").allowed
+        assert redis_libraries.limen_loop(limiter, "10/hour")(KEYS) == 0
+
+
+def test_a_missing_peer_of_redis_names_the_command_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "limits.storage", None)
+    with pytest.raises(BenchError, match=r"limits is not installed .*; run: make bench"):
+        redis_libraries.build(HIT, NOBODY)
+
+
+def test_counts_what_a_script_did_and_not_what_the_bench_asks() -> None:
+    stats = {
+        "cmdstat_evalsha": {"calls": 2, "usec": 50},
+        "cmdstat_time": {"calls": 2, "usec": 1},
+        "cmdstat_getrange": {"calls": 3, "usec": 4},
+        "cmdstat_config|resetstat": {"calls": 1, "usec": 70},
+        "cmdstat_info": {"calls": 1, "usec": 90},
+    }
+    found = server.spent(stats)
+    assert (found.calls, found.commands, found.script_us) == (2, 5, 50)
+    assert found.each_us["getrange"] == 4
+
+
+def test_the_calls_of_a_block_are_dealt_out_evenly() -> None:
+    dealt = redis_rates.shares(["a", "b", "c"], 8, 4)
+    assert dealt == [["a", "b"], ["b", "c"], ["c", "a"], ["a", "b"]]
+
+
+@pytest.mark.parametrize("way", redis_rates.ways(quick=False), ids=lambda way: way.name)
+def test_windows_on_redis_are_never_filled(way: redis_rates.Way) -> None:
+    asked = -(-way.calls // len(redis_rates.KEYS)) * (way.rounds + 1) * _TRIES
+    smallest = min(Limit.parse(text).quota for text in redis_libraries._LIMITS[THREE])
+    assert asked < smallest
+    assert way.calls % way.askers == 0
+
+
+def test_every_target_is_of_a_pair_that_is_measured() -> None:
+    measured = {
+        (way.name, name) for way in redis_rates.ways(quick=False) for name in way.contestants
+    }
+    assert set(redis_rates.TARGETS) <= measured
+
+
+def test_misses_on_redis_are_shown_and_counted() -> None:
+    times: dict[str, redis_rates.Times] = {
+        "one thread": {ONE: [10.0], HIT: [12.0], HIT_AND_STATS: [15.0], THREE: [16.0]},
+        "64 tasks": {ONE: [4.0], HIT: [32.0], THREE: [10.0]},
+    }
+    shown = redis_rates.ratios_table(redis_rates.compare(times))
+    assert "| **1.20x** | 1.20 to 1.20 | 1.3x, goal 1.5x | MISSED |" in shown
+    assert "| **1.50x** | 1.50 to 1.50 | 1.3x, goal 1.5x | met goal |" in shown
+    assert "| **8.00x** | 8.00 to 8.00 | 5x, goal 10x | met minimum |" in shown
+    assert "Of 3 ratios: 1 met goal, 1 met minimum, 1 MISSED." in shown
+    three = redis_rates.three_table(times)
+    assert "| **1.60x** the time | 1.60 to 1.60 | at most 1.5x | MISSED |" in three
+    assert "| **0.40x** the rate | 0.40 to 0.40 | at least 0.4x | met minimum |" in three
+
+
+def test_what_has_no_target_says_so() -> None:
+    times: dict[str, redis_rates.Times] = {
+        "one thread": {TOKENS: [10.0], (THROTTLED, "token_bucket"): [5.0]}
+    }
+    [comparison] = redis_rates.compare(times)
+    assert (comparison.found.of_medians, comparison.verdict) == (0.5, "no target")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "length", "bytes_", "verdict"),
+    [
+        (60, 100, 5.0, "met goal"),
+        (60, 10_000, 5.1, "met minimum"),
+        (86_400, 100, 4.0, "met minimum"),
+        (86_400, 1_000, 6.0, "met goal"),
+        (86_400, 1_000, 7.6, "MISSED"),
+    ],
+)
+def test_target_of_bytes_per_request(
+    seconds: int, length: int, bytes_: float, verdict: str
+) -> None:
+    assert redis_bytes.request_target(seconds, length).verdict(bytes_) == verdict
+
+
+def test_windows_stand_side_by_side_and_beside_the_paper() -> None:
+    found = {(60, 100, "packed_window"): 4.96, (60, 100, "rolling_window"): 23.7}
+    shown = redis_bytes.requests_table(found)
+    assert shown.endswith("| a minute | 100 | **4.96** | 23.7 | 8 | 7.5, goal 5 | met goal |")
+
+
+def test_the_paper_is_quoted_for_what_it_speaks_of() -> None:
+    found = dict.fromkeys(redis_bytes.cases(users=10, full_users=5), 150.0)
+    lines = redis_bytes.users_table(found).splitlines()
+    assert "| `token_bucket` | 10 | 150 | 150 MB | 16 | 16 MB |" in lines
+    assert "| `rolling_window` | 10 | 150 | 150 MB |  |  |" in lines
+    assert "| `rolling_window`, 100 of 100 used | 5 | 150 | 150 MB | 800 | 800 MB |" in lines
+    assert "| `Concurrency`, 50 of 50 held | 5 | 150 | 150 MB | 800 | 800 MB |" in lines
+    assert all(f"`{algorithm}`" in "".join(lines) for algorithm in model.ALGORITHMS)
+
+
+def test_windows_that_expire_were_full() -> None:
+    assert {each.first + each.later for each in redis_time.expiries(101)} == {101}
+
+
+def test_the_verdict_on_the_worst_call_is_of_the_worst() -> None:
+    shown = redis_time.worst_table(10, {"half of it": [90, 90, 101]}, [9_000, 9_000, 9_001])
+    assert "| `packed_window` | half of it | 90 | **101** | met minimum |" in shown
+    assert "| bare sorted set | all of it | 9,000 | **9,001** |  |" in shown
+
+
+def test_server_time_is_divided_among_the_decisions() -> None:
+    alone, batched = server.Spent(10, 50, 250, {}), server.Spent(2, 42, 80, {})
+    figures = redis_time.Figures((alone, batched), (alone, batched))
+    shown = redis_time.decisions_table({"packed_window": figures}, alone, decisions=10)
+    assert "| `packed_window` | admitted | 5.0 | 25.0 | 4.2 | 8.0 |" in shown
+    assert "5 decisions to a call of the script" in shown
+
+
+@pytest.mark.parametrize(
+    ("output", "sentence"),
+    [
+        (b"EVALSHA \xff: rps=1.0\rEVALSHA: 20000.00 requests per second\n", "20,000 a second"),
+        (b"ERR wrong number", "did not run the script: 'ERR wrong number'"),
+    ],
+)
+def test_says_what_redis_benchmark_found(output: bytes, sentence: str) -> None:
+    assert sentence in redis_time.benchmark_sentence(output, 10)
+
+
+def test_measures_everything_on_a_real_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # The peers are not installed for tests, so limen plays them; redis-benchmark is a stand-in.
+    def ours(name: redis_libraries.Name) -> redis_libraries.Name:
+        return name if name[0] == LIMEN else ONE
+
+    for module, verb in [
+        (redis_rates, "build"),
+        (redis_rates, "build_async"),
+        (redis_time, "build"),
+    ]:
+        original = getattr(redis_libraries, verb)
+        monkeypatch.setattr(module, verb, lambda name, url, it=original: it(ours(name), url))
+    program = tmp_path / "redis-benchmark"
+    program.write_text("#!/bin/sh\ncat > /dev/null\necho 'EVALSHA: 7.00 requests per second'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    ways = [replace(way, calls=2 * way.askers, rounds=1) for way in redis_rates.ways(quick=True)]
+    sizes = redis_store.Sizes(ways, (100,), 100, 2, 40, 2.0, 1, 64)
+    said: list[str] = []
+    tables = redis_store.measure_all(sizes, said.append)
+    assert tables.startswith("### On Redis\n\nValkey ")
+    assert len(re.findall(r"^\| (?:one thread|16 threads|64 tasks) \|", tables, re.M)) == 22
+    assert "Python: 7 a second with 64 connections (640 calls on one key)" in tables
+    # The bytes do not depend on the machine.
+    assert re.search(r"\| a minute \| 100 \| \*\*4\.\d\d\*\* \| .* \| met goal \|", tables)
+    assert all(line.startswith("redis, ") for line in said)
 
 
 # report and command line

@@ -9,8 +9,8 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "limen"
 SCRIPTS = sorted(SOURCE.rglob("*.lua"))
-SHARED = {"prelude", "driver"}
-"""What has no twin in Python: the beginning and the end of the script."""
+SHARED = {"prelude", "string_state", "driver", "rare"}
+"""What has no twin in Python: what stands around the algorithms."""
 
 
 def code(script: Path) -> str:

@@ -39,7 +39,8 @@ def build_app() -> "Typer":
     """Return the commands. Raises `ModuleNotFoundError` without the extra `cli`."""
     import typer
 
-    from limen import demo
+    from limen import demo, doctor
+    from limen.errors import ConfigurationError
 
     app = typer.Typer(
         pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
@@ -71,6 +72,7 @@ def build_app() -> "Typer":
 
             limen demo                  every algorithm under the same traffic
             limen demo --no-animation   the same as plain text, at once
+            limen doctor URL            whether a store on Redis is fit for limits
         """
         if context.invoked_subcommand is None:
             print(context.get_help())
@@ -94,5 +96,46 @@ def build_app() -> "Typer":
             limen demo | less           plain text, as with --no-animation
         """
         demo.run(animated=not no_animation, speed=speed)
+
+    @app.command("doctor")
+    def show_findings(
+        context: typer.Context,
+        url: Annotated[
+            str | None,
+            typer.Argument(metavar="URL", show_default=False, help="The address of the store."),
+        ] = None,
+        namespace: Annotated[
+            str, typer.Option(help="What the keys of the limiter begin with.")
+        ] = "limen",
+        as_json: Annotated[
+            bool, typer.Option("--json", help="Print the findings as JSON.")
+        ] = False,
+    ) -> None:
+        """Look at a store as a limiter would use it, and say what to do.
+
+        Connects, tries the rights, decides on a throw-away key, measures, and
+        reads the settings that matter to limits. Leaves no key and no setting.
+
+            limen doctor redis://localhost:6379
+            limen doctor rediss://user:password@host:6380/1
+            limen doctor redis+sentinel://host:26379,host:26380/service
+            limen doctor redis+cluster://host:7000,host:7001 --json
+
+        The exit code is 0 when nothing failed, 1 when something did, and 2
+        for a URL that cannot be read.
+        """
+        if url is None:
+            print(context.get_help())
+            return
+        try:
+            where, findings = doctor.examine(url, namespace)
+        except ConfigurationError as error:
+            print(f"limen: {error}", file=sys.stderr)
+            raise typer.Exit(2) from None
+        if as_json:
+            print(doctor.as_json(findings))
+        else:
+            doctor.show(where, findings)
+        raise typer.Exit(1 if doctor.has_failed(findings) else 0)
 
     return app

@@ -6,6 +6,7 @@ import pytest
 import redis
 
 from tests import servers
+from tests.shared.load import Crowd
 
 
 @pytest.fixture(scope="module")
@@ -25,3 +26,9 @@ def admin(valkey: servers.Server) -> Iterator[redis.Redis]:
 @pytest.fixture
 def url(valkey: servers.Server, admin: redis.Redis) -> str:
     return f"redis://127.0.0.1:{valkey.port}"
+
+
+@pytest.fixture(scope="session")
+def crowd() -> Iterator[Crowd]:
+    with Crowd() as started:
+        yield started

@@ -239,7 +239,7 @@ def test_a_server_that_is_no_cluster_says_so() -> None:
 def test_a_node_that_is_asked_as_if_it_were_alone_says_so(
     cluster: servers.Cluster, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Limiter(f"redis://127.0.0.1:{cluster.ports[0]}") as limiter:
+    with Limiter(f"redis://127.0.0.1:{cluster.ports[0]}", deadline=PATIENT_S) as limiter:
         key = key_on(cluster, cluster.ports[1])
         assert limiter.check(key, WIDE).source == "local"
     assert "use 'redis+cluster://'" in caplog.text

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
+import random
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 
 from limen import AsyncLimiter, Check, Limit, Limiter
-from limen.model import UNCHARGED
+from limen.algorithms import STATES
+from limen.backends.redis import script
+from limen.model import UNCHARGED, Reading
+from limen.model.grammar import AlgorithmName
 from tests import servers
+from tests.shared.load import PROCESSES, Crowd
 
-PROCESSES = 4
 DECISIONS = 102_400
 TASKS = 32
 KEYS = ["a", "b", "c", "d"]
@@ -31,14 +35,6 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
     else:
         with servers.cluster(binary) as cluster:
             yield "redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port in cluster.ports)
-
-
-def in_processes(work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """Run `work` in several processes at once; return what each of them found."""
-    spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(PROCESSES) as pool:
-        running = [pool.apply_async(work, (*arguments, number)) for number in range(PROCESSES)]
-        return [each.get(110) for each in running]
 
 
 def most_in_any_window(stamps: list[int], period_us: int) -> int:
@@ -77,9 +73,9 @@ def ask_often(url: str, limit_text: str, number: int) -> tuple[dict[str, list[in
 
 
 @pytest.mark.parametrize("algorithm", ["packed_window", "rolling_window"])
-def test_no_window_ever_holds_more_than_the_limit(url: str, algorithm: str) -> None:
+def test_no_window_ever_holds_more_than_the_limit(crowd: Crowd, url: str, algorithm: str) -> None:
     limit = Limit(700, 0.25, algorithm=algorithm)
-    found = in_processes(ask_often, url, str(limit))
+    found = crowd.run(ask_often, url, str(limit))
     admitted: dict[str, list[int]] = defaultdict(list)
     for stamps, _ in found:
         for key, each in stamps.items():
@@ -120,8 +116,8 @@ def three_limits() -> tuple[Check, Check, Check]:
     )
 
 
-def test_limits_that_would_have_passed_hold_exactly_the_admitted(url: str) -> None:
-    verdicts = sum(in_processes(ask_all_or_nothing, url), Counter[bool]())
+def test_limits_that_would_have_passed_hold_exactly_the_admitted(crowd: Crowd, url: str) -> None:
+    verdicts = sum(crowd.run(ask_all_or_nothing, url), Counter[bool]())
     assert sum(verdicts.values()) == PROCESSES * TASKS * 30
     assert verdicts[True] == 1_234
     wide, _, middle = three_limits()
@@ -132,3 +128,54 @@ def test_limits_that_would_have_passed_hold_exactly_the_admitted(url: str) -> No
     # A bucket drains while the test runs: 2.5 a second.
     assert 9_000 - 1_234 <= bucket.remaining <= 9_000 - 1_234 + 300
     assert bucket.stamp_us == UNCHARGED
+
+
+Step = tuple[str, int, int, int, bool, Reading]
+"""Key, number, time in microseconds, cost, whether it charges, and what the script replied."""
+
+
+def ask_in_order(url: str, algorithm: str, number: int) -> list[Step]:
+    """Ask the script itself, in the form that numbers its replies, a batch of ten at a time."""
+    chance = random.Random(f"{algorithm} {number}")
+    text = script.text(test="sequence")
+    clustered = url.startswith("redis+cluster")
+    port = int(url.rpartition(":")[2])
+    steps: list[Step] = []
+    client: Any = (redis.RedisCluster if clustered else redis.Redis)(host="127.0.0.1", port=port)
+    with client:
+        for _ in range(DECISIONS // PROCESSES // len(STATES) // 10 + 1):
+            key = chance.choice(KEYS)
+            asked = [(chance.randint(0, 3), chance.random() < 0.9) for _ in range(10)]
+            packed = [
+                script.pack_checks("limen", [Check(limit_of(algorithm), key, cost)], charge)
+                for cost, charge in asked
+            ]
+            keys = [each for keys, _ in packed for each in keys]
+            counter = f"limen:{{{key}}}sequence"
+            replies = client.eval(text, 11, *keys, counter, *[request for _, request in packed])
+            for (cost, charge), reply in zip(asked, replies, strict=True):
+                answer, now_us, place = script.split_number(reply)
+                [reading] = script.readings(answer)
+                steps.append((key, place, now_us, cost, charge, reading))
+    return steps
+
+
+def limit_of(algorithm: str) -> Limit:
+    return Limit(40, 0.2, algorithm=algorithm)
+
+
+@pytest.mark.parametrize("algorithm", sorted(STATES))
+def test_the_pure_form_replayed_in_script_order_gives_every_decision(
+    crowd: Crowd, url: str, algorithm: AlgorithmName
+) -> None:
+    limit = limit_of(algorithm)
+    steps = [step for each in crowd.run(ask_in_order, url, algorithm) for step in each]
+    assert len(steps) * len(STATES) >= DECISIONS
+    verdicts: Counter[bool] = Counter()
+    for key in KEYS:
+        in_order = sorted((step for step in steps if step[0] == key), key=lambda step: step[1])
+        state: Any = STATES[algorithm](limit)
+        for _, _, now_us, cost, charge, reading in in_order:
+            assert state.decide(limit, now_us, cost, charge) == reading
+            verdicts[reading[0]] += 1
+    assert min(verdicts.values()) > 100

@@ -271,7 +271,7 @@ def test_requests_of_different_sizes_share_a_batch(url: str) -> None:
 
 @pytest.mark.parametrize("turn", range(3))
 def test_a_lone_caller_waits_for_nobody(url: str, admin: redis.Redis, turn: int) -> None:
-    with Limiter(url) as limiter:
+    with Limiter(url, deadline=SLOW_MACHINE_S) as limiter:
         limiter.ping()
         limiter.check("warm", WIDE)
         admin.config_resetstat()

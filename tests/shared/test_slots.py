@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from limen import Concurrency, Limiter, RateLimitExceeded
-from tests.shared.test_exactness import in_processes
+from tests.shared.load import Crowd
 
 PATIENT_S = 10.0
 FEW = Concurrency(5, lease=30)
@@ -42,8 +42,8 @@ def hold_many(url: str, number: int) -> tuple[int, int]:
     return max(most for most, _ in found), sum(entered for _, entered in found)
 
 
-def test_never_more_than_the_slots(url: str) -> None:
-    found = in_processes(hold_many, url)
+def test_never_more_than_the_slots(crowd: Crowd, url: str) -> None:
+    found = crowd.run(hold_many, url)
     most = max(most for most, _ in found)
     entered = sum(entered for _, entered in found)
     assert most == FEW.slots

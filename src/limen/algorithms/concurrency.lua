@@ -4,43 +4,86 @@
 -- two members with negative scores: "\0n" is -newest_us, and "\0o" is -offset_us where there is one.
 -- A holder's name is never one of these: it has no NUL. TTL: until the last lease ends.
 
-local concurrency = {}
-
-function concurrency.load(key)
-  local newest = redis.call("ZSCORE", key, "\0n")
-  local offset = redis.call("ZSCORE", key, "\0o")
+-- What is known of the clock, and when the holder's own lease ends.
+local function load(key, holder)
+  local scores = redis.call("ZMSCORE", key, "\0n", "\0o", holder)
   return {
-    key = key,
-    known = newest and true or false,
-    newest_us = newest and -tonumber(newest) or 0,
-    offset_us = offset and -tonumber(offset) or 0,
+    newest_us = scores[1] and -scores[1] or 0, offset_us = scores[2] and -scores[2] or 0,
+    end_us = scores[3] and tonumber(scores[3]) or 0,
   }
 end
 
-function concurrency.decide(state, limit, now_us, holder, charge)
+-- The lower end of a range of scores that does not contain `t_us` itself.
+local function above(t_us)
+  return string.format("(%.0f", t_us)
+end
+
+-- When the lease at `rank`, counted from the end, does end.
+local function end_at(key, rank)
+  return tonumber(redis.call("ZRANGE", key, rank, rank, "WITHSCORES")[2])
+end
+
+-- Returns the state's time, how many leases have not ended by then, and when the last one will.
+local function advance(key, state, now_us)
+  if state.newest_us == 0 then return now_us, 0, now_us end
+  local t_us = math.max(now_us + state.offset_us, state.newest_us)
+  local last_us = end_at(key, "-1")
+  -- With no lease left the state equals none, and none has no offset.
+  if last_us <= t_us then return now_us, 0, now_us end
+  return t_us, redis.call("ZCOUNT", key, above(t_us), "+inf"), last_us
+end
+
+-- Keep the leases as they are at `t_us`; the last of them ends at `last_us`.
+local function save(key, state, now_us, t_us, last_us)
+  redis.call("ZREMRANGEBYSCORE", key, "0", t_us)
+  redis.call("ZADD", key, -t_us, "\0n")
+  if t_us > now_us then
+    redis.call("ZADD", key, now_us - t_us, "\0o")
+  elseif state.offset_us > 0 then
+    redis.call("ZREM", key, "\0o")
+  end
+  redis.call("PEXPIRE", key, ttl_ms(last_us - t_us))
+end
+
+-- When the clock has stepped back, its gap is kept also where nothing else changes.
+local function save_step(key, state, now_us, t_us)
+  if t_us > now_us + state.offset_us and not asking then
+    redis.call("ZADD", key, now_us - t_us, "\0o")
+  end
+end
+
+-- The end of the last lease, once the holder's own ends at `end_us`.
+local function last_with(key, state, last_us, end_us)
+  -- It may have been the last one itself, and be shorter now.
+  if state.end_us == last_us and end_us < last_us then last_us = end_at(key, "-2") end
+  return math.max(last_us, end_us)
+end
+
+local function decide(key, state, limit, now_us, holder, charge)
   -- advance
-  local t_us, count = concurrency.advance(state, now_us)
+  local t_us, count, last_us = advance(key, state, now_us)
 
   -- decide
-  local held = concurrency.held(state, t_us, holder)
+  local held = state.end_us > t_us
   local allowed = held or count < limit.quota
   local retry_us = 0
   if not allowed then
-    local first = redis.call("ZRANGEBYSCORE", state.key, above(t_us), "+inf", "WITHSCORES",
-      "LIMIT", 0, 1)
+    local first = redis.call("ZRANGEBYSCORE", key, above(t_us), "+inf", "WITHSCORES",
+      "LIMIT", "0", "1")
     retry_us = tonumber(first[2]) - t_us
-  end
-  local last_us = t_us
-  if count > 0 then
-    last_us = tonumber(redis.call("ZRANGE", state.key, -1, -1, "WITHSCORES")[2])
   end
 
   -- store
   if allowed and charge then
     if not held then count = count + 1 end
-    state.holder, state.end_us = holder, t_us + limit.period_us
-    last_us = math.max(last_us, state.end_us)
-    concurrency.store(state, now_us, t_us)
+    local end_us = t_us + limit.period_us
+    last_us = last_with(key, state, last_us, end_us)
+    if not asking then
+      redis.call("ZADD", key, end_us, holder)
+      save(key, state, now_us, t_us, last_us)
+    end
+  else
+    save_step(key, state, now_us, t_us)
   end
 
   -- reply
@@ -48,57 +91,32 @@ function concurrency.decide(state, limit, now_us, holder, charge)
     UNCHARGED
 end
 
-function concurrency.renew(state, limit, now_us, holder)
-  local t_us = concurrency.advance(state, now_us)
-  if not concurrency.held(state, t_us, holder) then return 0 end
-  state.holder, state.end_us = holder, t_us + limit.period_us
-  concurrency.store(state, now_us, t_us)
+local function renew(key, state, limit, now_us, holder)
+  local t_us, _, last_us = advance(key, state, now_us)
+  if state.end_us <= t_us then
+    save_step(key, state, now_us, t_us)
+    return 0
+  end
+  local end_us = t_us + limit.period_us
+  last_us = last_with(key, state, last_us, end_us)
+  redis.call("ZADD", key, end_us, holder)
+  save(key, state, now_us, t_us, last_us)
   return 1
 end
 
-function concurrency.release(state, limit, now_us, holder)
-  local t_us = concurrency.advance(state, now_us)
-  if not concurrency.held(state, t_us, holder) then return 0 end
-  state.freed = holder
-  concurrency.store(state, now_us, t_us)
-  return 1
-end
-
-function concurrency.held(state, t_us, holder)
-  local end_us = redis.call("ZSCORE", state.key, holder)
-  return end_us and tonumber(end_us) > t_us or false
-end
-
--- Changes nothing but offset_us, and that only when the clock has stepped back.
-function concurrency.advance(state, now_us)
-  local t_us = time_of(state, state.newest_us, now_us)
-  local count = redis.call("ZCOUNT", state.key, above(t_us), "+inf")
-  if count == 0 then return now_us, 0 end
-  return t_us, count
-end
-
-function concurrency.store(state, now_us, t_us)
-  state.t_us, state.newest_us, state.offset_us = t_us, t_us, t_us - now_us
-  state.dirty = true
-end
-
-function concurrency.save(key, state, limit, now_us)
-  if state.t_us then redis.call("ZREMRANGEBYSCORE", key, 0, state.t_us) end
-  if state.freed then redis.call("ZREM", key, state.freed) end
-  if state.holder then redis.call("ZADD", key, state.end_us, state.holder) end
-  local last = redis.call("ZRANGE", key, -1, -1, "WITHSCORES")
-  local last_us = last[2] and tonumber(last[2]) or -1
-  if last_us < 0 then
+local function release(key, state, limit, now_us, holder)
+  local t_us, count = advance(key, state, now_us)
+  if state.end_us <= t_us then
+    save_step(key, state, now_us, t_us)
+    return 0
+  end
+  if count == 1 then
     redis.call("DEL", key)
-    return
-  end
-  redis.call("ZADD", key, -state.newest_us, "\0n")
-  if state.offset_us > 0 then
-    redis.call("ZADD", key, -state.offset_us, "\0o")
   else
-    redis.call("ZREM", key, "\0o")
+    redis.call("ZREM", key, holder)
+    save(key, state, now_us, t_us, end_at(key, "-1"))
   end
-  redis.call("PEXPIRE", key, ttl_ms(last_us - now_us - state.offset_us))
+  return 1
 end
 
-return concurrency
+return {load = load, decide = decide, renew = renew, release = release}

@@ -2,76 +2,78 @@
 --
 -- State: a sorted set. The score of a member is its stamp; its name is ">I7 I4", the stamp and a
 -- number that tells units of one microsecond apart. The offset, if there is one, is the member "o"
--- with a negative score, in front of all stamps. TTL: until the newest stamp leaves the window.
+-- with a negative score, in front of all stamps.
+-- TTL: until the newest stamp leaves the window, and up to a sixteenth of the period longer.
 
-local rolling = exact_window()({})
 local UNIT = ">I7I4"
 local ZADD_AT_ONCE = 1000
 
-function rolling.load(key)
-  local state = {key = key, count = redis.call("ZCARD", key), offset_us = 0, ahead = 0}
-  state.oldest_us, state.newest_us = 0, 0
-  if state.count == 0 then return state end
-  state.known = true
-  local first = redis.call("ZRANGE", key, 0, 0, "WITHSCORES")
-  if first[1] == "o" then
-    state.offset_us, state.ahead = -tonumber(first[2]), 1
-    state.count = state.count - 1
-    if state.count == 0 then return state end
-    first = redis.call("ZRANGE", key, 1, 1, "WITHSCORES")
+-- Names are read, not scores, which a server takes long to print.
+local function load(key)
+  local count, offset_us, ahead = redis.call("ZCARD", key), 0, 0
+  if count == 0 then return {count = 0, oldest_us = 0, newest_us = 0, offset_us = 0, ahead = 0} end
+  local oldest = redis.call("ZRANGE", key, "0", "0")[1]
+  if oldest == "o" then
+    offset_us, ahead, count = -tonumber(redis.call("ZSCORE", key, "o")), 1, count - 1
+    oldest = redis.call("ZRANGE", key, "1", "1")[1]
   end
-  state.oldest_us = tonumber(first[2])
-  local last = redis.call("ZRANGE", key, -1, -1, "WITHSCORES")
-  state.newest_us = tonumber(last[2])
-  state.newest_name = last[1]
-  return state
+  local newest_us, number = struct.unpack(UNIT, redis.call("ZRANGE", key, "-1", "-1")[1])
+  return {
+    count = count, oldest_us = struct.unpack(UNIT, oldest), newest_us = newest_us,
+    offset_us = offset_us, ahead = ahead, number = number,
+  }
 end
 
-function rolling.at(state, index)
+local function at(key, state, limit, index)
   local rank = state.ahead + index
-  return tonumber(redis.call("ZRANGE", state.key, rank, rank, "WITHSCORES")[2])
+  return (struct.unpack(UNIT, redis.call("ZRANGE", key, rank, rank)[1]))
 end
 
-function rolling.up_to(state, t_us)
-  return redis.call("ZCOUNT", state.key, 0, t_us)
+local function up_to(key, state, limit, t_us)
+  return redis.call("ZCOUNT", key, 0, t_us)
 end
 
-function rolling.save(key, state, limit, now_us)
-  local left_us = rolling.left_us(state, limit, now_us)
-  if left_us <= 0 then
-    redis.call("DEL", key)
-    return
-  end
-  if state.cut_units then
-    local rank = state.ahead + state.cut_first
-    redis.call("ZREMRANGEBYRANK", key, rank, rank + state.cut_units - 1)
-  end
-  if state.units then
-    if state.drop > 0 then
-      redis.call("ZREMRANGEBYRANK", key, state.ahead, state.ahead + state.drop - 1)
-    end
-    local number = 0
-    if state.before > 0 and state.last_us == state.t_us then
-      local _, newest = struct.unpack(UNIT, state.newest_name)
-      number = newest + 1
-    end
-    local done = 0
-    while done < state.units do
-      local members = {}
-      for index = done, math.min(done + ZADD_AT_ONCE, state.units) - 1 do
-        members[#members + 1] = state.t_us
-        members[#members + 1] = struct.pack(UNIT, state.t_us, number + index)
-      end
-      redis.call("ZADD", key, unpack(members))
-      done = done + ZADD_AT_ONCE
-    end
-  end
-  if state.offset_us > 0 then
-    redis.call("ZADD", key, -state.offset_us, "o")
+local function save_offset(key, state, offset_us)
+  if offset_us > 0 then
+    redis.call("ZADD", key, -offset_us, "o")
   elseif state.ahead == 1 then
     redis.call("ZREM", key, "o")
   end
-  redis.call("PEXPIRE", key, ttl_ms(left_us))
 end
 
-return rolling
+local function add(key, t_us, number, units)
+  if units == 1 then
+    redis.call("ZADD", key, t_us, struct.pack(UNIT, t_us, number))
+    return
+  end
+  for first = number, number + units - 1, ZADD_AT_ONCE do
+    local members = {}
+    for unit = first, math.min(first + ZADD_AT_ONCE, number + units) - 1 do
+      members[#members + 1] = t_us
+      members[#members + 1] = struct.pack(UNIT, t_us, unit)
+    end
+    redis.call("ZADD", key, unpack(members))
+  end
+end
+
+local function write(key, state, limit, now_us, t_us, units, drop)
+  if asking then return end
+  add(key, t_us, state.newest_us == t_us and state.number + 1 or 0, units)
+  -- Behind the adding: a set that is empty for a moment loses its TTL.
+  if drop > 0 then redis.call("ZREMRANGEBYRANK", key, state.ahead, state.ahead + drop - 1) end
+  save_offset(key, state, t_us - now_us)
+  local quantum_us = math.ceil(limit.period_us / 16)
+  if state.newest_us < t_us - t_us % quantum_us then
+    redis.call("PEXPIRE", key, ttl_ms(limit.period_us + quantum_us))
+  end
+end
+
+local function cut(key, state, limit, now_us, t_us, first, units)
+  if asking then return end
+  if units == state.count then
+    redis.call("DEL", key)
+    return
+  end
+  redis.call("ZREMRANGEBYRANK", key, state.ahead + first, state.ahead + first + units - 1)
+  save_offset(key, state, t_us - now_us)
+end

@@ -3,32 +3,25 @@
 -- State: a string, ">I7 I4 I4 I7": start_us, current, previous, offset_us.
 -- TTL: until the current window has slid out of view too.
 
-local sliding = {}
 local WINDOWS = ">I7I4I4I7"
 
-function sliding.load(key)
-  local kept = redis.call("GET", key)
+-- Returns the state's time, the start of its window, the counts in it and before it, and whether
+-- the clock has stepped back.
+local function advance(kept, limit, now_us)
   local start_us, current, previous, offset_us = 0, 0, 0, 0
   if kept then start_us, current, previous, offset_us = struct.unpack(WINDOWS, kept) end
-  return {
-    known = kept and true, dirty = false, start_us = start_us, current = current,
-    previous = previous, offset_us = offset_us,
-  }
+  local period_us, t_us = limit.period_us, now_us + offset_us
+  if t_us < start_us then return start_us, start_us, current, previous, true end
+  local age_us = t_us - start_us
+  if age_us < period_us then return t_us, start_us, current, previous, false end
+  if age_us < 2 * period_us then return t_us, start_us + period_us, 0, current, false end
+  return now_us, now_us - now_us % period_us, 0, 0, false
 end
 
-function sliding.left_us(state, limit, now_us)
-  if state.current == 0 and state.previous == 0 then return 0 end
-  return state.start_us + 2 * limit.period_us - now_us - state.offset_us
-end
-
-function sliding.save(key, state, limit, now_us)
-  local left_us = sliding.left_us(state, limit, now_us)
-  if left_us <= 0 then
-    if state.known then redis.call("DEL", key) end
-    return
-  end
-  local kept = struct.pack(WINDOWS, state.start_us, state.current, state.previous, state.offset_us)
-  redis.call("SET", key, kept, "PX", ttl_ms(left_us))
+local function save(key, limit, now_us, t_us, start_us, current, previous)
+  local left_us = 0
+  if current > 0 or previous > 0 then left_us = start_us + 2 * limit.period_us - t_us end
+  keep(key, struct.pack(WINDOWS, start_us, current, previous, t_us - now_us), left_us)
 end
 
 -- When `cost` would fit, if nobody else comes. It does not now; cost <= quota.
@@ -46,9 +39,9 @@ local function earliest(limit, start_us, current, previous, cost)
   return start_us + 2 * period_us - math.min(left * tick_us, period_us)
 end
 
-function sliding.decide(state, limit, now_us, cost, charge)
+local function decide(key, kept, limit, now_us, cost, charge)
   -- advance
-  local t_us, start_us, current, previous = sliding.advance(state, limit, now_us)
+  local t_us, start_us, current, previous, stepped_back = advance(kept, limit, now_us)
 
   -- decide
   local period_us, tick_us = limit.period_us, limit.tick_us
@@ -67,10 +60,10 @@ function sliding.decide(state, limit, now_us, cost, charge)
   -- store
   elseif charge and cost > 0 then
     current, seen = current + cost, seen + cost
-    state.start_us, state.current, state.previous = start_us, current, previous
-    state.offset_us = t_us - now_us
-    state.dirty = true
     stamp_us = t_us
+  end
+  if stamp_us ~= UNCHARGED or stepped_back then
+    save(key, limit, now_us, t_us, start_us, current, previous)
   end
 
   -- reply
@@ -83,41 +76,36 @@ function sliding.decide(state, limit, now_us, cost, charge)
   return retry_us == 0 and 1 or 0, math.max(quota - seen, 0), retry_us, reset_us, 0, stamp_us
 end
 
-function sliding.refund(state, limit, now_us, cost, stamp_us)
-  local t_us, start_us, current, previous = sliding.advance(state, limit, now_us)
-  local back
-  if stamp_us > t_us then return 0 end
-  if stamp_us >= start_us then
-    back = math.min(cost, current)
-    current = current - back
-  elseif stamp_us >= start_us - limit.period_us then
-    back = math.min(cost, previous)
-    previous = previous - back
-  else
-    return 0
+local function corrections()
+  local function refund(key, kept, limit, now_us, cost, stamp_us)
+    local t_us, start_us, current, previous, stepped_back = advance(kept, limit, now_us)
+    local back, in_view = 0, start_us - limit.period_us <= stamp_us and stamp_us <= t_us
+    if in_view and stamp_us >= start_us then
+      back = math.min(cost, current)
+      current = current - back
+    elseif in_view then
+      back = math.min(cost, previous)
+      previous = previous - back
+    end
+    if in_view or stepped_back then
+      save(key, limit, now_us, t_us, start_us, current, previous)
+    end
+    return back
   end
-  state.start_us, state.current, state.previous = start_us, current, previous
-  state.offset_us = t_us - now_us
-  state.dirty = true
-  return back
+
+  local function debit(key, kept, limit, now_us, cost)
+    local t_us, start_us, current, previous = advance(kept, limit, now_us)
+    current = math.max(current, math.min(current + cost, 2 * limit.quota))
+    save(key, limit, now_us, t_us, start_us, current, previous)
+  end
+
+  local function left_us(kept, limit, now_us)
+    if not kept then return 0 end
+    local start_us, _, _, offset_us = struct.unpack(WINDOWS, kept)
+    return start_us + 2 * limit.period_us - now_us - offset_us
+  end
+
+  return {refund = refund, debit = debit, left_us = left_us}
 end
 
-function sliding.debit(state, limit, now_us, cost)
-  local t_us, start_us, current, previous = sliding.advance(state, limit, now_us)
-  state.start_us, state.previous = start_us, previous
-  state.current = math.max(current, math.min(current + cost, 2 * limit.quota))
-  state.offset_us = t_us - now_us
-  state.dirty = true
-end
-
--- Changes nothing but offset_us, and that only when the clock has stepped back.
-function sliding.advance(state, limit, now_us)
-  local period_us, start_us = limit.period_us, state.start_us
-  local t_us = time_of(state, start_us, now_us)
-  local age_us = t_us - start_us
-  if age_us < period_us then return t_us, start_us, state.current, state.previous end
-  if age_us < 2 * period_us then return t_us, start_us + period_us, 0, state.current end
-  return now_us, now_us - now_us % period_us, 0, 0
-end
-
-return sliding
+return {load = load, decide = decide, corrections = corrections}

@@ -25,15 +25,16 @@ class Node(Struct, frozen=True):
 
     where: str
     told: dict[str, str] = {}
-    """What INFO, CONFIG GET and CLUSTER INFO say, by the names they use."""
-    kept_back: tuple[str, ...] = ()
-    """Which of these commands it did not answer."""
+    """What INFO, CONFIG GET and CLUSTER INFO say, by the names they use; what is missing
+    was not told."""
     refused: dict[str, str] = {}
     """Commands that a limiter needs and this user may not run, with what the server said."""
     ahead_s: float | None = None
     """How far its clock is ahead of this machine's; None when it does not tell the time."""
-    decision: Trouble | None = None
-    """Why no decision was made there; None when one was."""
+    decided: bool = False
+    """Whether a real decision was made there."""
+    undecided: Trouble | None = None
+    """Why none was, if it was tried."""
     round_trips_ms: tuple[float, ...] = ()
     slots: int = 0
     """How many slots of a cluster it owns."""

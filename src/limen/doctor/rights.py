@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from limen.backends.redis import script
 from limen.connect.address import Kind
 
 USER = "limen"
 """Whom the line is for. Never the user of the URL: the line would take that one's other rights."""
+SENTINEL_LINE = f"ACL SETUSER {USER} reset on >PASSWORD +sentinel|get-master-addr-by-name"
+"""The command that makes a user who may ask a sentinel for the primary."""
 
 _INSIDE = re.compile(r'redis\.p?call\(\s*"([A-Za-z]+)"')
 _MOST_ARGUMENTS = 4
@@ -41,18 +43,18 @@ def grant_line(user: str, namespace: str, commands: Iterable[str]) -> str:
 
 
 def attempts(command: str, key: str, database: int) -> list[tuple[str, ...]]:
-    """Return how to find out whether a command may be run, such that nothing is changed.
+    """Return how to find out whether a command may be run; one after the other, until one tells.
 
     A server looks at the number of arguments, then at the rights, then at what the arguments say.
     So a command of the script is tried with more arguments than it takes, then with fewer: the
-    first number that fits tells the rights, and `key` in every place makes no sense as a number or
-    an option. This needs no table of commands, which could go stale.
+    first number that fits tells the rights, and nothing is changed, because `key` in every place
+    makes no sense as a number or an option. This needs no table of commands, which could go stale.
     """
     known: dict[str, tuple[str, ...]] = {
         "EVALSHA": ("0" * 40, "1", key),
         "EVAL": ("return 1", "1", key),
         "SCRIPT EXISTS": ("0" * 40,),
-        "SCRIPT LOAD": (script.text(),),
+        "SCRIPT LOAD": ("return 1",),
         "CLUSTER SLOTS": (),
         "ASKING": (),
         "SELECT": (str(database),),
@@ -62,18 +64,26 @@ def attempts(command: str, key: str, database: int) -> list[tuple[str, ...]]:
     return [(command, *[key] * count) for count in range(_MOST_ARGUMENTS, -1, -1)]
 
 
-def refusal(replies: Sequence[str]) -> str:
-    """Return what the attempts say of the right: the refusal, or nothing where there is none.
+def refusal(error: str) -> str | None:
+    """Return how the right was refused, nothing if it was not; None when the attempt did not tell.
 
-    `replies` are the errors, with an empty text where there was none.
+    `error` is what the server replied with; empty when that was no error.
     """
-    for reply in replies:
-        if "wrong number of arg" in reply.lower():
-            continue
-        if reply.startswith("NOPERM") or "unknown command" in reply or "unknown subc" in reply:
-            return reply
+    if "wrong number of arg" in error.lower():
+        return None
+    is_refused = error.startswith("NOPERM") or "unknown command" in error or "unknown sub" in error
+    return error if is_refused else ""
+
+
+def consequence(refused: Collection[str]) -> str | None:
+    """Return what follows when these commands are refused; None when nothing can be decided."""
+    if not refused:
         return ""
-    return ""
+    if set(refused) <= {"SCRIPT EXISTS", "SCRIPT LOAD"}:
+        return "after each restart the whole script is sent along with a decision"
+    if set(refused) == {"EVAL"}:
+        return "after SCRIPT FLUSH decisions fail"
+    return None
 
 
 def is_about_keys(refused: str) -> bool:

@@ -35,6 +35,7 @@ from limen.model import (
 )
 
 _MAX_KNOWN = 1_024
+_MAX_CHECKS = 100
 _FOR_SLOTS = "{0!r} is for limiter.slot, which gives the slot back at the end"
 _logger = logging.getLogger("limen")
 
@@ -105,7 +106,9 @@ def validated(checks: Sequence[Check]) -> tuple[Check, ...]:
 
 
 def distinct(checks: Sequence[Check]) -> None:
-    """Refuse checks that would count in the same place twice."""
+    """Refuse checks that are too many, or that would count in the same place twice."""
+    if len(checks) > _MAX_CHECKS:
+        raise InvalidInput(f"at most {_MAX_CHECKS} limits fit on one request, got {len(checks)}")
     places: dict[tuple[str, str], Check] = {}
     for check in checks:
         other = places.setdefault((check.limit.identity, check.key), check)

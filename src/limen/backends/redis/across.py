@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from limen.backends import Change, Correct, Fault, Release, Reset
 from limen.backends.redis import script
-from limen.backends.redis.batch import Packer, Reply, Request
+from limen.backends.redis.batch import Packer, Request
 from limen.model import NEVER_US, UNCHARGED, Check, Concurrency, Reading, Receipt
 
 
@@ -30,7 +30,7 @@ class Step(Struct, frozen=True):
     """Whether the caller has no time left to wait for them."""
 
 
-Steps = Generator[Step, Sequence[Reply | Fault], "tuple[Reading, ...] | Fault"]
+Steps = Generator[Step, Sequence[bytes | Fault], "tuple[Reading, ...] | Fault"]
 Group = list[int]
 
 
@@ -46,7 +46,7 @@ def decide(
         picked = [[checks[index] for index in group] for group in groups]
         return [packer.checks(group, charge, holder) for group in picked]
 
-    def take(groups: list[Group], replies: Sequence[Reply | Fault]) -> Fault | None:
+    def take(groups: list[Group], replies: Sequence[bytes | Fault]) -> Fault | None:
         faults = None
         for group, reply in zip(groups, replies, strict=True):
             if isinstance(reply, Fault):
@@ -70,14 +70,14 @@ def decide(
     return tuple([readings.get(index) or _unread(check) for index, check in enumerate(checks)])
 
 
-Changes = Generator[Step, Sequence[Reply | Fault], bool | Fault]
+Changes = Generator[Step, Sequence[bytes | Fault], bool | Fault]
 
 
 def change(packer: Packer, change: Change) -> Changes:
     """Carry out a change that touches several slots."""
     replies = yield Step([packer.change(part) for part in _parts(packer, change)])
     faults = [reply for reply in replies if isinstance(reply, Fault)]
-    return faults[0] if faults else any(reply[1] for reply in replies)  # type: ignore[index]  # no Fault
+    return faults[0] if faults else any(isinstance(r, bytes) and r[1] for r in replies)
 
 
 def _groups(packer: Packer, checks: Sequence[Check], *, enforce: bool) -> list[Group]:

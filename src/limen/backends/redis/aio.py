@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from limen.backends import Change, Correct, Fault, Reset
 from limen.backends.redis import across, route, script
 from limen.backends.redis.aio_lane import Lane
-from limen.backends.redis.batch import Again, Packer, Reply, Request, greet
+from limen.backends.redis.batch import Again, Packer, Request, greet
 from limen.backends.redis.protocol import NO_REPLY, fault_of, new_reader, pack_command
 from limen.connect import Address, Opened, Target, open_stream
 from limen.model import Check, Reading
@@ -47,14 +47,13 @@ class AsyncRedisBackend:
         self._receipt_ids = itertools.count(secrets.randbits(62))
         self.lost_refunds = 0
         """How many reservations could not be given back, and stay charged for their period."""
-        self._homes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Home]
-        self._homes = weakref.WeakKeyDictionary()
+        self._homes: dict[asyncio.AbstractEventLoop, Home] = {}
         self._last_home: Home | None = None
         _backends.add(self)
 
     def after_fork(self) -> None:
         """Leave the other process its connections, and begin with none."""
-        self._homes = weakref.WeakKeyDictionary()
+        self._homes = {}
         self._last_home = None
         self._receipt_ids = itertools.count(secrets.randbits(62))
         self._router.refreshed(float("-inf"))
@@ -114,31 +113,33 @@ class AsyncRedisBackend:
         if home is None or home.loop is not loop:
             home = self._homes.get(loop)
             if home is None:
+                for ended in [each for each in self._homes if each.is_closed()]:
+                    del self._homes[ended]
                 home = self._homes[loop] = Home(loop)
             self._last_home = home
         return home
 
-    async def _ask(self, home: Home, request: Request, ends: float) -> Reply | Fault:
+    async def _ask(self, home: Home, request: Request, ends: float) -> bytes | Fault:
         tries = 0
         while tries < _MAX_TRIES:
             lane = await self._lane(home, request, ends)
             if isinstance(lane, Fault):
                 return lane
             answer = await lane.ask(request, ends)
-            if type(answer) is list:
+            if isinstance(answer, bytes):
                 return answer
             if isinstance(answer, Again):
                 tries += not answer.pause_s
                 if answer.pause_s:
                     await asyncio.sleep(min(answer.pause_s, max(ends - home.loop.time(), 0)))
                 request = self._router.follow(request, answer)
-            elif isinstance(answer, Fault):
+            else:
                 self._router.suspect(answer)
                 return answer
         return self._router.no_end()
 
     async def _drive(
-        self, home: Home, steps: Generator[across.Step, Sequence[Reply | Fault], T], ends: float
+        self, home: Home, steps: Generator[across.Step, Sequence[bytes | Fault], T], ends: float
     ) -> T:
         try:
             step = next(steps)
@@ -157,7 +158,7 @@ class AsyncRedisBackend:
             result: T = done.value
             return result
 
-    async def _carry_out(self, home: Home, step: across.Step, ends: float) -> list[Reply | Fault]:
+    async def _carry_out(self, home: Home, step: across.Step, ends: float) -> list[bytes | Fault]:
         asked = [self._ask(home, request, ends) for request in step.requests]
         replies = list(await asyncio.gather(*asked))
         lost = [reply for reply in replies if isinstance(reply, Fault)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Generator, Iterable, Sequence
 from functools import cache
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
 from redis.crc import key_slot
@@ -24,9 +24,6 @@ from limen.model import Check
 MAX_REQUESTS = 128
 MAX_KEYS = 512
 _TRY_AGAIN_S = 0.005
-
-Reply = list[Any]
-"""What the script replied to one request, faults aside."""
 
 
 class Request(Struct):
@@ -61,7 +58,8 @@ class Again(Struct, frozen=True):
         )
 
 
-Answer = Reply | Fault | Again
+Answer = bytes | Fault | Again
+"""What the script replied to one request; or why it did not; or how to ask again."""
 
 
 class HasRequest(Protocol):
@@ -95,7 +93,7 @@ class Call(Struct, Generic[Waiter]):
         """Return what each waiter is to be told."""
         if isinstance(reply, list) and len(reply) == len(self.waiters):
             return [
-                (waiter, each if each[0] else _answer_to_one(_text(each[1]), where))
+                (waiter, each if each[0] else _answer_to_one(each[1], where))
                 for waiter, each in zip(self.waiters, reply, strict=True)
             ]
         answer = _answer_to_all(reply, where)
@@ -173,7 +171,8 @@ class Packer:
         return key_slot(key.encode()) if self._clustered else 0
 
 
-def _answer_to_one(message: str, where: str) -> Fault | Again:
+def _answer_to_one(said: bytes, where: str) -> Fault | Again:
+    message = said.decode("utf-8", "replace")
     # A replica lets a script begin, and refuses its first write: nothing was done.
     return Again(fresh=True) if "READONLY" in message else fault_of(message, where)
 
@@ -193,7 +192,3 @@ def _answer_to_all(reply: object, where: str) -> Fault | Again:
     if word == "READONLY":
         return Again(fresh=True)
     return fault_of(reply, where)
-
-
-def _text(message: object) -> str:
-    return message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)

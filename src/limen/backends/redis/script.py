@@ -6,35 +6,38 @@ with a limit: numbers travel as arguments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import cast
+from struct import Struct
+from typing import Any, Literal, cast
 
 from limen.backends import Change, Correct, Release, Renew, Reset
 from limen.keys import marker_key, redis_key
 from limen.model import Check, Concurrency, Limit, Reading
 
-_PARTS = (
-    "token_bucket",
-    "fixed_window",
-    "sliding_counter",
-    "exact_window",
-    "rolling_window",
-    "packed_window",
-    "concurrency",
-)
 _CODES = {
     "fixed_window": 1,
     "sliding_counter": 2,
     "rolling_window": 3,
     "packed_window": 4,
     "token_bucket": 5,
-    "leaky_bucket": 6,
+    "leaky_bucket": 5,
 }
-_CONCURRENCY = 7
+_CONCURRENCY = 6
+_PARTS = {
+    1: ("string_state", "fixed_window"),
+    2: ("string_state", "sliding_counter"),
+    3: ("rolling_window", "exact_window"),
+    4: ("packed_window", "exact_window"),
+    5: ("string_state", "token_bucket"),
+    6: ("concurrency",),
+}
+"""The files that make up the algorithm of each code."""
+
 _DECIDE, _PEEK, _CORRECT, _RENEW, _RELEASE, _RESET = range(1, 7)
-_ENFORCE, _COUNT_DENIED, _CALENDAR_DAY = 1, 2, 4
+_ENFORCE, _COUNT_DENIED, _CALENDAR_DAY, _SLOTS = 1, 2, 4, 8
 
 _SERVER_TIME = """\
 local REQUESTS = #ARGV
@@ -45,86 +48,144 @@ _TEST_TIME = """\
 local REQUESTS = #ARGV - 1
 local now_us = tonumber(ARGV[#ARGV])
 """
+_REPLIED = "  -- Here tests number the replies.\n"
+_NUMBER = """\
+  local number = struct.pack(">i8i8", now_us, redis.call("INCR", KEYS[#KEYS]))
+  if type(reply) == "table" then reply[3] = number else reply = reply .. number end
+"""
 
+Test = Literal["time", "sequence"]
+Reply = bytes | list[Any]
+"""What the script replied to one request. Its first item is 1, or 0 for a fault.
+
+An answer is bytes. To checks, it goes on with what `readings` reads; to a change, its second item
+says whether anything was changed. A fault is a list; its second item is the server's message.
+"""
 Packed = tuple[list[str], bytes]
 """The keys of a request, and the request itself."""
 
+_READING = Struct(">?Iqqqq")
+_NUMBERED = Struct(">qq")
+
 
 @cache
-def text(*, test: bool = False) -> str:
-    """Return the script. For tests, time is its last argument instead of the server's."""
-    algorithms = files("limen.algorithms")
-    prelude = algorithms.joinpath("prelude.lua").read_text("utf-8")
-    parts = [
-        f"local function {name}()\n{algorithms.joinpath(f'{name}.lua').read_text('utf-8')}end\n"
-        for name in _PARTS
-    ]
-    driver = files("limen.backends.redis").joinpath("driver.lua").read_text("utf-8")
-    return "\n".join([_TEST_TIME if test else _SERVER_TIME, prelude, *parts, driver])
+def text(*, test: Test | None = None, bare: bool = False) -> str:
+    """Return the script.
+
+    The reply is a list with one item for each request; with `bare`, a request that comes alone is
+    replied to without a list around it, which saves the server a sixth of its time.
+
+    Two forms are for tests. In `"time"`, the last argument is the time in microseconds, instead of
+    the server's own. In `"sequence"`, the last key is a counter, and each reply ends with the time
+    it was made at and its number in the order of all replies; see `split_number`.
+    """
+    prelude, shared = _inlined(_lua("limen.algorithms", "prelude"), {})
+    makers = "".join(
+        f"if code == {code} then\n{_algorithm(parts, shared)}end\n"
+        for code, parts in _PARTS.items()
+    )
+    rare, _ = _inlined(_lua("limen.backends.redis", "rare"), shared)
+    driver, _ = _inlined(_lua("limen.backends.redis", "driver"), shared)
+    if test == "sequence":
+        driver = driver.replace(_REPLIED, _NUMBER)
+    if not bare:
+        driver = driver.replace("then return reply end", "then return {reply} end")
+    header = _TEST_TIME if test == "time" else _SERVER_TIME
+    return (
+        f"{header}{prelude}\nlocal function algorithm_of(code)\n{makers}end\n\n"
+        f"local function rare(...)\n{rare}end\n\n{driver}"
+    )
+
+
+def _lua(package: str, name: str) -> str:
+    return files(package).joinpath(f"{name}.lua").read_text("utf-8")
+
+
+def _algorithm(parts: Sequence[str], shared: Mapping[str, str]) -> str:
+    return "".join(_inlined(_lua("limen.algorithms", part), shared)[0] for part in parts)
+
+
+def _inlined(lua: str, shared: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Put constants where they are used, and return those the text defines and shares.
+
+    A local that a function takes from around it is an object, made anew at every call: with some
+    dozens of constants that took longer than to decide.
+    """
+    constants = dict(shared)
+
+    def take(found: re.Match[str]) -> str:
+        constants[found[1]] = found[2]
+        return ""
+
+    lua = re.sub(r'^local ([A-Z][A-Z_]*) = (-?\d+|"[^"]*")(?: *--.*)?\n', take, lua, flags=re.M)
+    names = "|".join(constants)
+    lua = re.sub(rf"\b({names})\b", lambda found: constants[found[1]], lua) if names else lua
+    return lua, constants
 
 
 def pack_checks(namespace: str, checks: Sequence[Check], charge: bool, holder: str = "") -> Packed:
     """Pack checks to be decided together."""
+    if len(checks) == 1 and not holder:
+        check = checks[0]
+        head = b"\1\1" if charge else b"\2\1"
+        limit = _limit(check.limit, check.enforce)
+        return [redis_key(namespace, check)], head + limit + check.cost.to_bytes(4)
     keys = [redis_key(namespace, check) for check in checks]
-    return keys, _head(_DECIDE if charge else _PEEK, checks, holder) + b"".join(map(_check, checks))
+    return keys, _request(_DECIDE if charge else _PEEK, checks, holder)
 
 
 def pack_change(namespace: str, change: Change) -> Packed:
     """Pack a change."""
     if isinstance(change, Correct):
-        checks = [check for check, _ in change.receipt.charges]
-        keys, packed = [], [_head(_CORRECT, checks, "")]
-        for check, stamp_us in change.receipt.charges:
+        charges = change.receipt.charges
+        keys, packed = [], [bytes((_CORRECT, len(charges)))]
+        for check, stamp_us in charges:
             key = redis_key(namespace, check)
             keys += [key, marker_key(key, change.receipt.id)]
             packed += [_check(check), stamp_us.to_bytes(7), change.actual_cost.to_bytes(4)]
         return keys, b"".join(packed)
     if isinstance(change, Reset):
-        return [redis_key(namespace, check) for check in change.checks], _head(
-            _RESET, change.checks, ""
-        ) + b"".join(map(_check, change.checks))
+        keys = [redis_key(namespace, check) for check in change.checks]
+        return keys, _request(_RESET, change.checks, "")
     op = _RENEW if isinstance(change, Renew) else _RELEASE
     assert isinstance(change, Renew | Release)
-    head = _head(op, [change.check], change.holder)
-    return [redis_key(namespace, change.check)], head + _check(change.check)
+    return [redis_key(namespace, change.check)], _request(op, [change.check], change.holder)
 
 
-def readings(reply: Sequence[int]) -> tuple[Reading, ...]:
-    """Return what a reply says of each check."""
-    return tuple(
-        cast("Reading", (reply[place] == 1, *reply[place + 1 : place + 6]))
-        for place in range(1, len(reply), 6)
-    )
+def readings(reply: Reply) -> tuple[Reading, ...]:
+    """Return what an answer says of each check."""
+    assert isinstance(reply, bytes)
+    if len(reply) == 1 + _READING.size:
+        return (cast("Reading", _READING.unpack_from(reply, 1)),)
+    return cast("tuple[Reading, ...]", tuple(_READING.iter_unpack(reply[1:])))
 
 
-def _head(op: int, checks: Sequence[Check], holder: str) -> bytes:
-    name = holder.encode()
-    return bytes((op, len(checks), len(name))) + name
+def split_number(reply: Reply) -> tuple[Reply, int, int]:
+    """Return a reply of the form `"sequence"` as it would be otherwise, its time and its number."""
+    if isinstance(reply, list):
+        return reply[:2], *_NUMBERED.unpack(reply[2])
+    return reply[: -_NUMBERED.size], *_NUMBERED.unpack_from(reply, len(reply) - _NUMBERED.size)
+
+
+def _request(op: int, checks: Sequence[Check], holder: str) -> bytes:
+    return b"".join((bytes((op, len(checks))), *map(_check, checks), holder.encode()))
 
 
 def _check(check: Check) -> bytes:
-    flags = bytes((_code(check.limit), _flags(check)))
-    return flags + _numbers(check.limit) + check.cost.to_bytes(4)
-
-
-def _code(limit: Limit | Concurrency) -> int:
-    return _CONCURRENCY if isinstance(limit, Concurrency) else _CODES[limit.algorithm]
-
-
-def _flags(check: Check) -> int:
-    flags = _ENFORCE if check.enforce else 0
-    if isinstance(check.limit, Limit):
-        flags |= _COUNT_DENIED if check.limit.count_denied else 0
-        flags |= _CALENDAR_DAY if check.limit.period == "calendar day" else 0
-    return flags
+    return _limit(check.limit, check.enforce) + check.cost.to_bytes(4)
 
 
 @lru_cache(maxsize=4_096)
-def _numbers(limit: Limit | Concurrency) -> bytes:
-    """Pack the numbers of a limit, in the order and the widths that `driver.lua` reads."""
+def _limit(limit: Limit | Concurrency, enforce: bool) -> bytes:
+    """Pack a limit, in the order and the widths that `driver.lua` reads."""
+    flags = _ENFORCE if enforce else 0
     if isinstance(limit, Concurrency):
+        code, flags = _CONCURRENCY, flags | _SLOTS
         numbers = (limit.slots, limit.lease_us, limit.slots, 0, 0, 1)
     else:
+        code = _CODES[limit.algorithm]
+        flags |= _COUNT_DENIED if limit.count_denied else 0
+        flags |= _CALENDAR_DAY if limit.period == "calendar day" else 0
         numbers = (
             limit.quota,
             limit.period_us,
@@ -134,4 +195,5 @@ def _numbers(limit: Limit | Concurrency) -> bytes:
             limit.tick_us,
         )
     widths = (4, 7, 4, 7, 7, 4)
-    return b"".join(number.to_bytes(width) for number, width in zip(numbers, widths, strict=True))
+    packed = (number.to_bytes(width) for number, width in zip(numbers, widths, strict=True))
+    return b"".join((bytes((code, flags)), *packed))

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from limen.backends import Change, Correct, Fault, Reset
 from limen.backends.redis import across, route, script
-from limen.backends.redis.batch import Again, Packer, Reply, Request, greet
+from limen.backends.redis.batch import Again, Packer, Request, greet
 from limen.backends.redis.protocol import fault_of
 from limen.backends.redis.sync_lane import CONNECT_S, Lane, Ticket, Wire
 from limen.connect import Address, Target, open_socket
@@ -89,7 +89,7 @@ class RedisBackend:
         for lane in self._lanes.values():
             lane.drop()
 
-    def _ask(self, request: Request, ends: float) -> Reply | Fault:
+    def _ask(self, request: Request, ends: float) -> bytes | Fault:
         tries = 0
         while tries < _MAX_TRIES:
             lane = self._lane(request, ends)
@@ -98,32 +98,33 @@ class RedisBackend:
             ticket = Ticket(request, ends)
             lane.start(ticket)
             answer = lane.finish(ticket)
-            if type(answer) is list:
+            if isinstance(answer, bytes):
                 return answer
             if isinstance(answer, Again):
                 tries += not answer.pause_s
                 request = self._follow(request, answer, ends)
-            elif isinstance(answer, Fault):
+            else:
                 self._router.suspect(answer)
                 return answer
         return self._router.no_end()
 
-    def _ask_all(self, requests: Sequence[Request], ends: float) -> list[Reply | Fault]:
+    def _ask_all(self, requests: Sequence[Request], ends: float) -> list[bytes | Fault]:
         """Ask for all of them at the same time."""
-        lanes = [self._lane(request, ends) for request in requests]
         tickets = [Ticket(request, ends) for request in requests]
-        for lane, ticket in zip(lanes, tickets, strict=True):
+        by_lane: dict[Lane, list[Ticket]] = {}
+        for ticket in tickets:
+            lane = self._lane(ticket.request, ends)
             if isinstance(lane, Fault):
                 ticket.answer = lane
             else:
-                lane.start(ticket)
+                by_lane.setdefault(lane, []).append(ticket)
+        for lane, started in by_lane.items():
+            lane.start(*started)
         # What this caller leads is read first: others wait for that.
-        for lane, ticket in sorted(
-            zip(lanes, tickets, strict=True), key=lambda pair: not pair[1].leads
-        ):
-            if isinstance(lane, Lane):
+        for lane, started in sorted(by_lane.items(), key=lambda each: not each[1][0].leads):
+            for ticket in started:
                 lane.finish(ticket)
-        answers: list[Reply | Fault] = []
+        answers: list[bytes | Fault] = []
         for ticket in tickets:
             answer = ticket.answer
             if isinstance(answer, Again):
@@ -134,7 +135,7 @@ class RedisBackend:
             answers.append(answer)
         return answers
 
-    def _drive(self, steps: Generator[across.Step, Sequence[Reply | Fault], T], ends: float) -> T:
+    def _drive(self, steps: Generator[across.Step, Sequence[bytes | Fault], T], ends: float) -> T:
         try:
             step = next(steps)
             while True:
@@ -148,7 +149,7 @@ class RedisBackend:
             result: T = done.value
             return result
 
-    def _carry_out(self, step: across.Step, ends: float | None = None) -> list[Reply | Fault]:
+    def _carry_out(self, step: across.Step, ends: float | None = None) -> list[bytes | Fault]:
         replies = self._ask_all(step.requests, ends or time.monotonic() + self._deadline)
         if step.undoes:
             lost = [reply for reply in replies if isinstance(reply, Fault)]

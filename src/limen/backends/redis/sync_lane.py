@@ -121,14 +121,16 @@ class Lane:
             self._wire.close()
             self._wire = None
 
-    def start(self, ticket: Ticket) -> None:
-        """Stand in line; where there is none, lead: send at once."""
+    def start(self, first: Ticket, *others: Ticket) -> None:
+        """Stand in line with one's tickets; where there is none, lead: send them at once."""
         with self._mutex:
-            if self._led_until:
+            for ticket in others:
                 self._stand(ticket)
+            if self._led_until:
+                self._stand(first)
                 return
-            self._led_until = ticket.ends
-        self._send(ticket)
+            self._led_until = first.ends
+        self._send(first)
 
     def finish(self, ticket: Ticket) -> Answer:
         """Return the answer to a ticket that was started, when it is there or its time is over."""
@@ -251,7 +253,7 @@ class Lane:
             if ticket.answer is None:
                 if ticket in self._waiting:
                     self._waiting.remove(ticket)
-                if 0.0 < self._led_until + _GRACE_S < time.monotonic():
+                if 0.0 < self._led_until < time.monotonic() - _GRACE_S:
                     # Who led was torn away before it could hand on: take the lead from it.
                     self.drop()
                     self._led_until = time.monotonic() + _GRACE_S
@@ -267,7 +269,13 @@ class Lane:
         with self._mutex:
             self._stand(ticket)
             self._led_until = time.monotonic() + CONNECT_S
-        threading.Thread(target=self._connect, name="limen-connect", daemon=True).start()
+        try:
+            threading.Thread(target=self._connect, name="limen-connect", daemon=True).start()
+        except RuntimeError:
+            # No thread to be had: the interpreter ends, or the system has no more.
+            with self._mutex:
+                self._waiting.remove(ticket)
+            raise
 
     def _connect(self) -> None:
         try:

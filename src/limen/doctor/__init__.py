@@ -1,0 +1,66 @@
+"""`limen doctor URL`: looks at a store as a limiter would use it, and says what to do.
+
+`collect` finds the facts, and is the only part that connects. `judgement` turns them into findings,
+and `rights` knows what a user must be allowed: both are pure. `report` draws. The library needs
+none of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from limen.connect import is_shared, parse
+from limen.doctor.finding import Finding
+from limen.doctor.judgement import judge
+from limen.doctor.report import show
+from limen.errors import ConfigurationError
+from limen.limiter import Limiter
+
+__all__ = ["Finding", "as_json", "examine", "has_failed", "show"]
+
+
+def examine(url: str, namespace: str = "limen") -> tuple[str, list[Finding]]:
+    """Return the address without its password, and what was found there.
+
+    Raises `ConfigurationError` for an address or a namespace that cannot be read. A store that
+    does not answer is a finding.
+    """
+    _validate(url, namespace)
+    if not is_shared(url):
+        found = "memory of this process: nothing to connect to, and shared with no other process"
+        return url, [Finding("reachable", "ok", found)]
+    # Only now: it needs redis-py, and `_validate` has said so if that is missing.
+    from limen.doctor.collect import collect
+
+    target = parse(url)
+    return target.shown, judge(collect(target, namespace))
+
+
+def has_failed(findings: Sequence[Finding]) -> bool:
+    """Return whether a limiter cannot rely on the store."""
+    return any(finding.status == "FAIL" for finding in findings)
+
+
+def as_json(findings: Sequence[Finding]) -> str:
+    """Return the findings as a JSON list of `{check, status, found, advice}`."""
+    return msgspec.json.format(msgspec.json.encode(list(findings))).decode()
+
+
+def _validate(url: str, namespace: str) -> None:
+    """Raise `ConfigurationError` for what no limiter would take, and quote no password."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or not re.fullmatch(r"[A-Za-z0-9+.-]+", scheme):
+        raise ConfigurationError("the URL has no scheme; write for example redis://localhost:6379")
+    try:
+        Limiter(url, namespace=namespace).close()
+    except ConfigurationError:
+        if not re.search("[/?].*@", rest):
+            raise
+        # What the message would quote as a path or an option may be the end of a password.
+        raise ConfigurationError(
+            f"the URL cannot be read; in a password of '{scheme}://', write / as %2F, ? as %3F, "
+            "@ as %40 and % as %25"
+        ) from None

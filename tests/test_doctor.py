@@ -1,0 +1,931 @@
+"""`limen doctor`: what it finds on real servers, what it makes of it, and the rights it prints."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+from msgspec import structs
+
+from limen import Concurrency, Decision, Limit, Limiter
+from limen.backends.redis import script
+from limen.cli import main
+from limen.connect import parse
+from limen.connect.address import Kind
+from limen.doctor import collect, examine, judgement, rights, server, topology
+from limen.doctor.facts import Facts, Node, Trouble, Watch
+from limen.doctor.finding import Finding, Status, across
+from limen.model import ALGORITHMS
+from tests import servers
+
+BINARIES = {name: servers.binaries()[name] for name in ("valkey", "redis-6.2")}
+PASSWORD = "hunter2:s3cret"
+NEEDED = tuple(rights.needed_commands("single", 0))
+SINGLE = Facts("single", "redis://h:1", "limen", NEEDED, nodes=(Node("h:1"),))
+
+
+class Ran(NamedTuple):
+    exit_code: int
+    out: str
+    err: str
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """The mark of each check."""
+        lines = [line.split() for line in self.out.splitlines() if line[:1].strip()]
+        return {words[1]: words[0] for words in lines if words[0] in ("ok", "skip", "warn", "FAIL")}
+
+    @property
+    def failures(self) -> list[str]:
+        return [line for line in self.out.splitlines() if line.startswith("FAIL")]
+
+
+@pytest.fixture
+def doctor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Ran]:
+    """Run the command in this process; no password may be in what it prints."""
+
+    def run(*arguments: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["limen", "doctor", *arguments])
+        with pytest.raises(SystemExit) as exit_info:
+            main()
+        code = exit_info.value.code
+        assert code is None or isinstance(code, int)
+        printed = capsys.readouterr()
+        assert PASSWORD not in printed.out + printed.err
+        assert "s3cret" not in printed.out + printed.err
+        return Ran(code or 0, printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that runs many tests at once must not look like a server that hangs."""
+    monkeypatch.setattr(collect, "_STEP_S", 20.0)
+    monkeypatch.setattr(collect, "_TOTAL_S", 60.0)
+
+
+@pytest.fixture(scope="module", params=BINARIES)
+def binary(request: pytest.FixtureRequest) -> Path:
+    return BINARIES[request.param]
+
+
+@pytest.fixture(scope="module")
+def port(binary: Path) -> Iterator[int]:
+    with servers.server(binary) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[servers.Cluster]:
+    with servers.cluster(BINARIES["valkey"], masters=2, replicas=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def sentinel() -> Iterator[servers.Sentinel]:
+    with servers.sentinel(BINARIES["valkey"]) as sentinel:
+        yield sentinel
+
+
+def do(port: int, command: str) -> Any:
+    """Send a command as an administrator types it."""
+    with redis.Redis(port=port, decode_responses=True) as client:
+        return client.execute_command(*command.split())
+
+
+def as_limen(port: int, tail: str = "") -> str:
+    return f"redis://{rights.USER}:{PASSWORD}@127.0.0.1:{port}{tail}"
+
+
+def typed(line: str) -> str:
+    return line.replace("PASSWORD", PASSWORD)
+
+
+def use_every_verb(limiter: Limiter, key: str) -> None:
+    """Do all that a limiter can do, and see that the store did it."""
+
+    def by_store(decision: Decision) -> Decision:
+        assert not decision.degraded
+        return decision
+
+    limits = [Limit.parse(f"10/minute {name}") for name in ALGORITHMS]
+    for limit in limits:
+        decision = by_store(limiter.check(key, limit, cost=3))
+        assert decision.allowed
+        by_store(limiter.peek(key, limit))
+        assert limiter.settle(decision, 1)
+        assert limiter.settle(by_store(limiter.check(key, limit)), 2)
+        assert limiter.refund(by_store(limiter.check(key, limit)))
+        by_store(limiter.check(key, limit, cost=10))  # refused
+        limiter.reset(key, limit)
+    by_store(limiter.check(key, *limits))
+    limiter.reset(key, *limits)
+    with limiter.slot(key, Concurrency(2, lease=30)) as slot:
+        assert slot.renew()
+    assert not slot.release()
+
+
+# The rights
+
+
+def test_rights_are_read_off_every_call_in_the_script() -> None:
+    text = re.sub(r"--.*", "", script.text())
+    calls = re.findall(r"redis\s*\.\s*p?call\b", text)
+    named = re.findall(r'redis\.p?call\(\s*"([A-Z]+)"', text)
+    assert len(calls) == len(named)
+    assert set(named) == set(rights.inner_commands())
+    assert "TIME" in named
+
+
+def test_the_line_allows_what_is_needed_and_nothing_else() -> None:
+    line = rights.acl_line("shop", NEEDED)
+    assert line.startswith("ACL SETUSER limen reset on >PASSWORD ~shop:* +evalsha +eval ")
+    assert " +script|exists +script|load " in line
+    assert "@" not in line
+    assert "select" not in line
+    assert rights.needed_commands("single", 1)[4] == "SELECT"
+    assert rights.needed_commands("cluster", 0)[4:6] == ["CLUSTER SLOTS", "ASKING"]
+
+
+def test_a_user_with_the_printed_line_can_do_everything_a_limiter_does(port: int) -> None:
+    for database in (0, 1):
+        line = rights.acl_line("limen", rights.needed_commands("single", database))
+        assert do(port, typed(line)) == "OK"
+        with Limiter(as_limen(port, f"/{database}"), deadline=20) as limiter:
+            limiter.ping()
+            use_every_verb(limiter, f"user:{database}")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "KEYS *",
+        "FLUSHALL",
+        "FLUSHDB",
+        "CONFIG GET maxmemory",
+        "CONFIG SET maxmemory 1",
+        "SCRIPT FLUSH",
+        "ACL WHOAMI",
+        "INFO",
+        "SELECT 1",
+        "PUBLISH channel message",
+        "GET other:key",
+        "SET other:key 1",
+        "DEL limenother",
+        "EVAL return_1 1 other:key",
+    ],
+)
+def test_a_user_with_the_printed_line_can_do_nothing_else(port: int, command: str) -> None:
+    do(port, typed(rights.acl_line("limen", NEEDED)))
+    with (
+        redis.Redis(port=port, username=rights.USER, password=PASSWORD) as client,
+        pytest.raises(redis.exceptions.NoPermissionError),
+    ):
+        client.execute_command(*command.split())
+
+
+@pytest.mark.parametrize("call", ['"KEYS", "*"', '"FLUSHALL"', '"GET", "other:key"'])
+def test_a_user_with_the_printed_line_can_do_nothing_else_in_a_script(port: int, call: str) -> None:
+    do(port, typed(rights.acl_line("limen", NEEDED)))
+    with (
+        redis.Redis(port=port, username=rights.USER, password=PASSWORD) as client,
+        pytest.raises(redis.ResponseError, match=r"ACL failure|can't (run|access)"),
+    ):
+        client.eval(f"return redis.call({call})", 0)
+
+
+def test_each_command_of_the_line_is_missed_when_it_is_left_out(port: int) -> None:
+    for missing in NEEDED:
+        do(port, typed(rights.acl_line("limen", [name for name in NEEDED if name != missing])))
+        facts = collect.collect(parse(as_limen(port)), "limen")
+        assert list(facts.nodes[0].refused) == [missing]
+        assert judgement.judge(facts)[2].status != "ok"
+
+
+def test_trying_the_rights_changes_nothing(port: int) -> None:
+    do(port, "FLUSHALL")
+    # Without TIME nothing can be decided, so the rights are all that is tried.
+    do(port, typed(rights.acl_line("limen", [name for name in NEEDED if name != "TIME"])))
+    before = do(port, "INFO persistence")["rdb_changes_since_last_save"]
+    facts = collect.collect(parse(as_limen(port)), "limen")
+    assert not facts.nodes[0].decided
+    assert do(port, "INFO persistence")["rdb_changes_since_last_save"] == before
+
+
+def rights_with(refused: dict[str, str], user: str = "app") -> Finding:
+    facts = structs.replace(SINGLE, user=user, nodes=(Node("h:1", refused=refused),))
+    return judgement.rights(facts)
+
+
+DENIED = "NOPERM User app has no permissions to run the 'x' command"
+CLOSED = "NOPERM No permissions to access a key"
+
+
+@pytest.mark.parametrize(
+    ("refused", "status", "found", "granted"),
+    [
+        ({"EVALSHA": DENIED}, "FAIL", "user app may not run EVALSHA", "~limen:* +evalsha"),
+        ({"ZADD": DENIED, "GET": DENIED}, "FAIL", "may not run GET, ZADD", "~limen:* +get +zadd"),
+        ({"GET": CLOSED, "SET": CLOSED}, "FAIL", "may not touch keys limen:*", "~limen:*"),
+        ({"GET": CLOSED, "EVAL": DENIED}, "FAIL", "keys limen:*, nor run EVAL", "~limen:* +eval"),
+        ({"SCRIPT LOAD": DENIED}, "warn", "the whole script", "~limen:* +script|load"),
+        ({"EVAL": DENIED}, "warn", "after SCRIPT FLUSH", "~limen:* +eval"),
+    ],
+)
+def test_missing_rights_are_named_with_the_line_that_grants_them(
+    refused: dict[str, str], status: Status, found: str, granted: str
+) -> None:
+    finding = rights_with(refused)
+    assert finding.status == status
+    assert found in finding.found
+    _, grant, whole = finding.advice.splitlines()
+    # Never a line that takes other rights from a user who has them.
+    assert grant == f"ACL SETUSER app {granted}"
+    assert whole == rights.acl_line("limen", NEEDED)
+
+
+def test_the_default_user_is_never_to_be_changed() -> None:
+    advice = rights_with({"EVAL": DENIED, "EVALSHA": DENIED}, user="default").advice
+    assert "SETUSER default" not in advice
+    assert rights.acl_line("limen", NEEDED) in advice
+
+
+def test_a_command_the_server_does_not_have_is_not_a_matter_of_rights() -> None:
+    finding = rights_with({"EVALSHA": "ERR unknown command 'EVALSHA'"})
+    assert finding.status == "FAIL"
+    assert finding.found == "the server has no EVALSHA"
+
+
+# What follows from facts
+
+
+@pytest.mark.parametrize(
+    ("told", "status", "found"),
+    [
+        ({"maxmemory": "0", "maxmemory_policy": "noeviction"}, "ok", "nothing is thrown away"),
+        ({"maxmemory": "0", "maxmemory-policy": "allkeys-lru"}, "ok", "nothing is thrown away"),
+        ({"maxmemory": "1073741824", "maxmemory_policy": "noeviction"}, "ok", "maxmemory 1 GB"),
+        ({"maxmemory": "1000", "maxmemory_policy": "allkeys-lru"}, "warn", "may be reset"),
+        ({"maxmemory": "1000", "maxmemory_policy": "volatile-lfu"}, "warn", "among the first"),
+        ({"maxmemory": "1000", "maxmemory_policy": "volatile-ttl"}, "warn", "first of all"),
+        ({}, "skip", "not checked: "),
+    ],
+)
+def test_eviction_warns_where_limits_may_be_reset(
+    told: dict[str, str], status: Status, found: str
+) -> None:
+    finding = server.eviction(told)
+    assert finding.status == status
+    assert found in finding.found
+    assert (status == "warn") == ("CONFIG SET maxmemory-policy noeviction" in finding.advice)
+
+
+@pytest.mark.parametrize(
+    ("told", "status", "found"),
+    [
+        ({"appendonly": "yes", "save": ""}, "ok", "append-only file"),
+        ({"aof_enabled": "1"}, "ok", "append-only file"),
+        ({"appendonly": "no", "save": "3600 1"}, "ok", "snapshots"),
+        ({"appendonly": "no", "save": ""}, "warn", "use up its limit once more"),
+        ({"aof_enabled": "0"}, "skip", "not checked: "),
+        ({}, "skip", "not checked: "),
+    ],
+)
+def test_persistence_says_what_a_restart_forgets(
+    told: dict[str, str], status: Status, found: str
+) -> None:
+    finding = server.persistence(told)
+    assert finding.status == status
+    assert found in finding.found
+    assert (status == "warn") == ("a day or a month" in finding.advice)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "status", "found"),
+    [
+        (0.9, "ok", "agrees"),
+        (-0.9, "ok", "agrees"),
+        (3600.04, "ok", "3,600.0 s ahead of this machine's: no matter"),
+        (-5.0, "ok", "5.0 s behind this machine's: no matter"),
+        (None, "skip", "not checked"),
+    ],
+)
+def test_a_clock_apart_is_told_and_never_wrong(
+    ahead_s: float | None, status: Status, found: str
+) -> None:
+    finding = server.clock([Node("a", ahead_s=0.1), Node("b", ahead_s=ahead_s)])
+    if ahead_s is None:
+        assert finding.status == "ok"
+        finding = server.clock([Node("a")])
+    assert finding.status == status
+    assert found in finding.found
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "status", "found"),
+    [
+        ([1.0] * 99 + [400.0], "ok", "median 1.00 ms, p99 1.00 ms of 100"),
+        ([1.0] * 48 + [25.0, 25.0], "ok", "p99 25.00 ms"),
+        ([1.0] * 49 + [25.1], "warn", "p99 25.10 ms"),
+        ([80.0], "warn", "median 80.00 ms, p99 80.00 ms"),
+        ([], "skip", "not checked"),
+    ],
+)
+def test_latency_warns_above_half_the_deadline(
+    times_ms: list[float], status: Status, found: str
+) -> None:
+    finding = judgement.latency(times_ms)
+    assert finding.status == status
+    assert found in finding.found
+
+
+def test_latency_advises_a_deadline_above_what_was_measured() -> None:
+    assert judgement.latency([80.0]).advice.endswith("deadline=0.2")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "status", "found"),
+    [
+        ([(8_192, "ok"), (8_192, "ok")], "ok", "16,384 of 16,384 are served, cluster_state ok"),
+        ([(16_384, "")], "ok", "cluster_state not told"),
+        ([(16_383, "ok")], "FAIL", "16,383 of 16,384"),
+        ([(8_192, "ok"), (8_192, "fail")], "FAIL", "cluster_state fail and ok"),
+    ],
+)
+def test_every_slot_must_be_served(
+    nodes: Sequence[tuple[int, str]], status: Status, found: str
+) -> None:
+    told = [{"cluster_state": state} if state else {} for _, state in nodes]
+    finding = topology.slots(
+        [Node("h:1", told[index], slots=count) for index, (count, _) in enumerate(nodes)]
+    )
+    assert finding.status == status
+    assert found in finding.found
+
+
+@pytest.mark.parametrize(
+    ("values", "status"),
+    [(["no", "no"], "ok"), (["no", "yes"], "warn"), (["no", None], "skip")],
+)
+def test_full_coverage_is_warned_of(values: list[str | None], status: Status) -> None:
+    name = "cluster-require-full-coverage"
+    finding = topology.coverage([Node("h:1", {name: value} if value else {}) for value in values])
+    assert finding.status == status
+    assert (status == "warn") == (f"CONFIG SET {name} no" in finding.advice)
+
+
+@pytest.mark.parametrize(
+    ("counts", "status", "found"),
+    [
+        ([1, 2], "ok", "every master has 1 replica or more"),
+        ([1, 0], "warn", "none for h:1: its keys"),
+        ([0, 0], "warn", "none for 2 of 2 masters"),
+    ],
+)
+def test_a_master_without_replica_is_warned_of(
+    counts: list[int], status: Status, found: str
+) -> None:
+    nodes = [Node(f"h:{index}", replicas=count) for index, count in enumerate(counts)]
+    finding = topology.replicas(nodes)
+    assert finding.status == status
+    assert found in finding.found
+
+
+@pytest.mark.parametrize(
+    ("watch", "status", "advice"),
+    [
+        (Watch({"a": "p", "b": "p", "c": "p"}, (), 3), "ok", ""),
+        (Watch({"a": "p", "b": "p", "c": "p"}, ()), "ok", ""),
+        (Watch({"a": "p", "b": "q"}, (), 3), "warn", "a failover may be going on"),
+        (Watch({"a": "p"}, ("b", "c"), 3), "warn", "start b, c"),
+        (Watch({"a": "p"}, (), 1), "warn", "run 3 or more"),
+        (Watch({"a": "p"}, (), 5), "warn", "name more in the URL"),
+    ],
+)
+def test_sentinels_are_counted(watch: Watch, status: Status, advice: str) -> None:
+    finding = topology.sentinels(watch)
+    assert finding.status == status
+    assert advice in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("reply", "status"),
+    [
+        ("OK 3 usable Sentinels. Quorum and failover authorization can be reached", "ok"),
+        ("NOQUORUM 1 usable Sentinels. Not enough available Sentinels to reach", "FAIL"),
+        ("", "skip"),
+    ],
+)
+def test_a_quorum_must_be_within_reach(reply: str, status: Status) -> None:
+    assert topology.quorum(reply).status == status
+
+
+@pytest.mark.parametrize(
+    ("told", "status"),
+    [
+        ({"min-replicas-to-write": "0"}, "warn"),
+        ({"min-replicas-to-write": "1"}, "ok"),
+        ({}, "skip"),
+    ],
+)
+def test_a_primary_that_never_stops_is_warned_of(told: dict[str, str], status: Status) -> None:
+    assert topology.lag(told).status == status
+
+
+def test_the_gravest_finding_speaks_for_all_nodes() -> None:
+    marks: dict[str, Status] = {"a": "ok", "b": "warn", "c": "skip", "d": "warn"}
+    nodes = [Node(where) for where in marks]
+    one = across(nodes, lambda node: Finding("x", marks[node.where], f"found {node.where}"))
+    assert one == Finding("x", "warn", "b: found b (and 1 more like it)")
+    same = across(nodes, lambda node: Finding("x", "ok", "found"))
+    assert same == Finding("x", "ok", "found")
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        (
+            {"server_name": "valkey", "valkey_version": "9.1.2", "redis_version": "7.2"},
+            "valkey 9.1.2",
+        ),
+        ({"redis_version": "6.2.14"}, "redis 6.2.14"),
+        ({"server_name": "other", "redis_version": "7.0"}, "other 7.0"),
+        ({}, "it does not say which (no right to INFO)"),
+    ],
+)
+def test_a_server_is_called_what_it_calls_itself(told: dict[str, str], name: str) -> None:
+    assert judgement.server_name(told) == name
+
+
+@pytest.mark.parametrize(
+    ("kind", "url", "trouble", "check", "advice"),
+    [
+        ("single", "redis://h:1", Trouble("h:1", "connection", "refused"), "reachable", "start"),
+        ("single", "redis://h:1", Trouble("h:1", "protocol", "got H"), "reachable", "no Redis"),
+        ("single", "rediss://h:1", Trouble("h:1", "tls", "wrong"), "reachable", "write redis://"),
+        ("single", "rediss://h:1", Trouble("h:1", "timeout", ""), "reachable", "write redis://"),
+        ("single", "redis://h:1", Trouble("h:1", "timeout", ""), "reachable", "hangs"),
+        ("single", "redis://h:1", Trouble("h:1", "rights", "NOAUTH"), "login", "put the password"),
+        ("single", "redis://h:1", Trouble("h:1", "rights", "bad"), "login", "check user"),
+        (
+            "single",
+            "redis://h:1",
+            Trouble("h:1", "rights", "called without any password configured"),
+            "login",
+            "leave it out",
+        ),
+        (
+            "single",
+            "redis://h:1/1",
+            Trouble("h:1", "script", "User x has no permissions to run the 'select' command"),
+            "rights",
+            "ACL SETUSER limen reset",
+        ),
+        (
+            "single",
+            "redis://h:1/99",
+            Trouble("h:1", "script", "DB index is out of range"),
+            "reachable",
+            "databases",
+        ),
+        (
+            "cluster",
+            "redis+cluster://h:1",
+            Trouble("h:1", "script", "ERR This instance has cluster support disabled"),
+            "reachable",
+            "write redis://h:1",
+        ),
+        (
+            "cluster",
+            "redis+cluster://h:1",
+            Trouble("10.0.0.1:1", "timeout", "no answer"),
+            "reachable",
+            "cluster-announce-ip",
+        ),
+        (
+            "sentinel",
+            "redis+sentinel://h:1/x",
+            Trouble("10.0.0.1:1", "timeout", "no answer"),
+            "reachable",
+            "replica-announce-ip",
+        ),
+        (
+            "sentinel",
+            "redis+sentinel://h:1/x",
+            Trouble("h:1", "connection", "refused", sentinel=True),
+            "reachable",
+            "start",
+        ),
+        (
+            "sentinel",
+            "redis+sentinel://h:1/x",
+            Trouble("h:1", "rights", "NOAUTH", sentinel=True),
+            "login",
+            "sentinel_password",
+        ),
+        (
+            "sentinel",
+            "redis+sentinel://h:1/x",
+            Trouble("h:1", "rights", "NOPERM User x has no permissions to", sentinel=True),
+            "rights",
+            "+sentinel|get-master-addr-by-name",
+        ),
+        (
+            "sentinel",
+            "redis+sentinel://h:1/x",
+            Trouble("h:1", "script", "ERR unknown command 'SENTINEL'", sentinel=True),
+            "reachable",
+            "no sentinel",
+        ),
+        (
+            "sentinel",
+            "redis+sentinel://h:1/x",
+            Trouble("h:1", "service", "", sentinel=True),
+            "reachable",
+            "behind the /",
+        ),
+    ],
+)
+def test_each_trouble_is_one_failure_with_what_to_do(
+    kind: Kind, url: str, trouble: Trouble, check: str, advice: str
+) -> None:
+    findings = judgement.judge(Facts(kind, url, "limen", NEEDED, troubles=(trouble,)))
+    [failure] = [finding for finding in findings if finding.status == "FAIL"]
+    assert failure.check == check
+    assert trouble.where in failure.found
+    assert advice in failure.advice
+    assert [finding.check for finding in findings[:-1]] in ([], ["reachable"])
+
+
+def test_a_lost_node_does_not_hide_what_the_others_say() -> None:
+    node = Node("h:1", {"cluster_state": "ok"}, decided=True, slots=8_192)
+    lost = Trouble("h:2", "connection", "Connection refused")
+    facts = structs.replace(SINGLE, kind="cluster", nodes=(node,), troubles=(lost,))
+    marks = {finding.check: finding.status for finding in judgement.judge(facts)}
+    assert marks["reachable"] == marks["slots"] == "FAIL"
+    assert marks["script"] == "ok"
+
+
+def test_a_decision_that_was_not_tried_is_not_called_good() -> None:
+    assert judgement.script(Node("h:1")).status == "skip"
+
+
+# On real servers
+
+
+def test_a_good_server_passes_and_nothing_is_left_behind(
+    doctor: Callable[..., Ran], port: int
+) -> None:
+    do(port, "FLUSHALL")
+    ran = doctor(f"redis://127.0.0.1:{port}")
+    assert ran.exit_code == 0
+    assert ran.err == ""
+    assert "\x1b" not in ran.out
+    assert ran.marks == {
+        "reachable": "ok",
+        "login": "ok",
+        "rights": "ok",
+        "script": "ok",
+        "latency": ran.marks["latency"],
+        "eviction": "ok",
+        "persistence": "warn",
+        "clock": "ok",
+    }
+    assert rights.acl_line("limen", NEEDED) in ran.out
+    assert do(port, "DBSIZE") == 0
+
+
+def test_the_user_of_the_printed_line_passes_and_cannot_look_at_settings(
+    doctor: Callable[..., Ran], port: int
+) -> None:
+    do(port, typed(rights.acl_line("shop", NEEDED)))
+    ran = doctor(as_limen(port), "--namespace", "shop")
+    assert ran.exit_code == 0
+    assert [check for check, mark in ran.marks.items() if mark == "skip"] == [
+        "eviction",
+        "persistence",
+    ]
+    assert "not checked: no right to CONFIG GET" in ran.out
+    other = doctor(as_limen(port))
+    assert other.exit_code == 1
+    assert "may not touch keys limen:*" in other.failures[0]
+
+
+def test_settings_that_harm_limits_are_warned_of(doctor: Callable[..., Ran], port: int) -> None:
+    do(port, "CONFIG SET maxmemory 1gb")
+    do(port, "CONFIG SET maxmemory-policy volatile-ttl")
+    try:
+        ran = doctor(f"redis://127.0.0.1:{port}")
+    finally:
+        do(port, "CONFIG SET maxmemory 0")
+        do(port, "CONFIG SET maxmemory-policy noeviction")
+    assert ran.exit_code == 0
+    assert ran.marks["eviction"] == "warn"
+    assert "volatile-ttl, maxmemory 1 GB" in ran.out
+    assert ran.out.rstrip().endswith("no failure, 2 warnings")
+
+
+def test_json_is_a_list_of_findings(doctor: Callable[..., Ran], port: int) -> None:
+    ran = doctor(f"redis://127.0.0.1:{port}", "--json")
+    findings = json.loads(ran.out)
+    assert ran.exit_code == 0
+    assert [finding["check"] for finding in findings][:3] == ["reachable", "login", "rights"]
+    assert {tuple(finding) for finding in findings} == {("check", "status", "found", "advice")}
+
+
+def test_a_full_server_fails_by_its_decision(doctor: Callable[..., Ran], port: int) -> None:
+    do(port, "CONFIG SET maxmemory 1")
+    try:
+        ran = doctor(f"redis://127.0.0.1:{port}")
+    finally:
+        do(port, "CONFIG SET maxmemory 0")
+    assert ran.exit_code == 1
+    [failure] = ran.failures
+    assert "OOM" in failure
+    assert "raise maxmemory" in ran.out
+
+
+def test_missing_script_rights_are_one_failure(doctor: Callable[..., Ran], port: int) -> None:
+    do(port, f"ACL SETUSER app reset on >{PASSWORD} ~* +@all -@scripting")
+    ran = doctor(f"redis://app:{PASSWORD}@127.0.0.1:{port}")
+    assert ran.exit_code == 1
+    [failure] = ran.failures
+    assert "user app may not run EVALSHA, EVAL, SCRIPT EXISTS, SCRIPT LOAD" in failure
+    assert "ACL SETUSER app ~limen:* +evalsha +eval +script|exists +script|load\n" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("login", "found"),
+    [
+        (f"nobody:{PASSWORD}@", "invalid username-password"),
+        (f":{PASSWORD}@", "without any password"),
+    ],
+)
+def test_a_wrong_login_is_one_failure(
+    doctor: Callable[..., Ran], port: int, login: str, found: str
+) -> None:
+    ran = doctor(f"redis://{login}127.0.0.1:{port}")
+    assert ran.exit_code == 1
+    assert ran.marks == {"reachable": "ok", "login": "FAIL"}
+    assert found in ran.failures[0]
+
+
+def test_a_missing_password_is_one_failure(doctor: Callable[..., Ran], binary: Path) -> None:
+    with servers.server(binary, "--requirepass", PASSWORD) as port:
+        ran = doctor(f"redis://127.0.0.1:{port}")
+        assert ran.marks == {"reachable": "ok", "login": "FAIL"}
+        assert doctor(f"redis://:{PASSWORD}@127.0.0.1:{port}").exit_code == 0
+
+
+def test_a_server_that_quotes_the_password_is_not_repeated(
+    doctor: Callable[..., Ran], binary: Path
+) -> None:
+    with servers.server(binary, "--rename-command", "AUTH", "") as port:
+        ran = doctor(f"redis://:{PASSWORD}@127.0.0.1:{port}")
+    assert ran.exit_code == 1
+    assert "unknown command" in ran.failures[0]
+
+
+@pytest.mark.parametrize("scheme", ["redis+cluster", "redis+sentinel", "rediss"])
+def test_a_single_server_under_another_scheme_is_one_failure(
+    doctor: Callable[..., Ran], port: int, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "_STEP_S", 0.5)
+    ran = doctor(f"{scheme}://127.0.0.1:{port}" + ("/x" if "sentinel" in scheme else ""))
+    assert ran.exit_code == 1
+    assert len(ran.failures) == 1
+    assert "write redis://" in ran.out
+
+
+def test_nobody_there_is_one_failure(doctor: Callable[..., Ran]) -> None:
+    ran = doctor(f"redis://127.0.0.1:{servers.free_port()}")
+    assert ran.exit_code == 1
+    assert ran.marks == {"reachable": "FAIL"}
+    assert "Connection refused" in ran.failures[0]
+
+
+@pytest.mark.parametrize("login", ["", f":{PASSWORD}@"])
+def test_a_web_server_is_one_failure(doctor: Callable[..., Ran], login: str) -> None:
+    class Quiet(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    web = HTTPServer(("127.0.0.1", 0), Quiet)
+    thread = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        ran = doctor(f"redis://{login}127.0.0.1:{web.server_port}")
+    finally:
+        web.shutdown()
+        thread.join()
+        web.server_close()
+    assert ran.exit_code == 1
+    assert ran.marks == {"reachable": "FAIL"}
+    assert "this is no Redis" in ran.out
+
+
+def test_silence_has_a_bound_however_many_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "_STEP_S", 1.0)
+    monkeypatch.setattr(collect, "_TOTAL_S", 0.3)
+    with socket.create_server(("0.0.0.0", 0)) as silent:
+        port = silent.getsockname()[1]
+        hosts = [f"127.0.0.{number}:{port}" for number in range(1, 9)]
+        began = time.monotonic()
+        _, findings = examine(f"redis+cluster://{','.join(hosts)}")
+        assert time.monotonic() - began < len(hosts)
+        _, [finding] = examine(f"redis://{hosts[0]}")
+    assert [finding.check for finding in findings] == ["reachable"]
+    assert "no answer within 1.0 s" in finding.found
+
+
+# A cluster, and sentinels
+
+
+def cluster_url(cluster: servers.Cluster, login: str = "") -> str:
+    return f"redis+cluster://{login}127.0.0.1:{cluster.ports[0]}"
+
+
+def test_a_cluster_is_looked_at_as_a_whole(
+    doctor: Callable[..., Ran], cluster: servers.Cluster
+) -> None:
+    ran = doctor(cluster_url(cluster))
+    assert ran.exit_code == 0
+    assert "a cluster with 2 masters: valkey" in ran.out
+    assert "16,384 of 16,384 are served, cluster_state ok" in ran.out
+    assert [ran.marks[check] for check in ("script", "slots", "coverage")] == ["ok"] * 3
+    assert f"none for 127.0.0.1:{cluster.ports[1]}" in ran.out
+    assert [do(port, "DBSIZE") for port in cluster.ports] == [0, 0, 0]
+
+
+def test_a_cluster_that_stops_as_a_whole_is_warned_of(
+    doctor: Callable[..., Ran], cluster: servers.Cluster
+) -> None:
+    do(cluster.ports[1], "CONFIG SET cluster-require-full-coverage yes")
+    try:
+        ran = doctor(cluster_url(cluster))
+    finally:
+        do(cluster.ports[1], "CONFIG SET cluster-require-full-coverage no")
+    assert ran.marks["coverage"] == "warn"
+    assert "CONFIG SET cluster-require-full-coverage no\n" in ran.out
+
+
+def test_a_node_of_a_cluster_is_no_single_server(
+    doctor: Callable[..., Ran], cluster: servers.Cluster
+) -> None:
+    ran = doctor(f"redis://127.0.0.1:{cluster.ports[0]}")
+    assert ran.exit_code == 1
+    assert f"write redis+cluster://127.0.0.1:{cluster.ports[0]}" in ran.out
+
+
+def test_a_user_with_the_printed_line_can_use_a_cluster(
+    doctor: Callable[..., Ran], cluster: servers.Cluster
+) -> None:
+    line = rights.acl_line("limen", rights.needed_commands("cluster", 0))
+    login = f"{rights.USER}:{PASSWORD}@"
+    do(cluster.ports[0], typed(line))
+    ran = doctor(cluster_url(cluster, login))
+    assert ran.exit_code == 1
+    assert "invalid username-password" in ran.failures[0]
+    do(cluster.ports[1], typed(line))
+    assert doctor(cluster_url(cluster, login)).exit_code == 0
+    with Limiter(cluster_url(cluster, login), deadline=20) as limiter:
+        for user in range(4):
+            use_every_verb(limiter, f"user:{user}")
+
+
+def sentinel_url(sentinel: servers.Sentinel, *, login: str = "", tail: str = "") -> str:
+    hosts = ",".join(f"127.0.0.1:{port}" for port in sentinel.sentinel_ports)
+    return f"redis+sentinel://{login}{hosts}/{sentinel.service}{tail}"
+
+
+def test_a_primary_under_sentinels_is_found_and_looked_at(
+    doctor: Callable[..., Ran], sentinel: servers.Sentinel
+) -> None:
+    ran = doctor(sentinel_url(sentinel))
+    assert ran.exit_code == 0
+    assert f"the primary 127.0.0.1:{sentinel.primary_port()}" in ran.out
+    assert "3 of 3 in the URL answer, 3 know of each other" in ran.out
+    assert ran.marks["quorum"] == "ok"
+    assert ran.marks["min-replicas"] == "warn"
+
+
+def test_an_unknown_service_is_one_failure(
+    doctor: Callable[..., Ran], sentinel: servers.Sentinel
+) -> None:
+    ran = doctor(f"redis+sentinel://127.0.0.1:{sentinel.sentinel_ports[0]}/other")
+    assert ran.marks == {"reachable": "FAIL"}
+    assert "knows no service 'other'" in ran.failures[0]
+
+
+def test_sentinels_and_replicas_are_no_single_server(
+    doctor: Callable[..., Ran], sentinel: servers.Sentinel
+) -> None:
+    watcher = doctor(f"redis://127.0.0.1:{sentinel.sentinel_ports[0]}")
+    assert watcher.marks == {"reachable": "FAIL"}
+    assert "write redis+sentinel://" in watcher.out
+    primary = sentinel.primary_port()
+    replica = next(port for port in sentinel.ports if port != primary)
+    ran = doctor(f"redis://127.0.0.1:{replica}")
+    assert ran.marks == {"reachable": "FAIL"}
+    assert f"its primary, which is 127.0.0.1:{primary}" in ran.out
+
+
+def test_users_with_the_printed_lines_can_use_sentinels(
+    doctor: Callable[..., Ran], sentinel: servers.Sentinel
+) -> None:
+    for port in sentinel.sentinel_ports:
+        do(port, typed(rights.SENTINEL_LINE))
+    do(sentinel.primary_port(), typed(rights.acl_line("limen", NEEDED)))
+    who = f"?sentinel_username={rights.USER}&sentinel_password={PASSWORD}"
+    url = sentinel_url(sentinel, login=f"{rights.USER}:{PASSWORD}@", tail=who)
+    ran = doctor(url)
+    assert ran.exit_code == 0
+    assert ran.marks["quorum"] == "skip"
+    with Limiter(url, deadline=20) as limiter:
+        use_every_verb(limiter, "user:1")
+
+
+# The command
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_without_a_url_there_is_help(doctor: Callable[..., Ran], arguments: list[str]) -> None:
+    ran = doctor(*arguments)
+    assert ran.exit_code == 0
+    assert "limen doctor redis://localhost:6379" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["localhost:6379"], "no scheme"),
+        ([f"user:{PASSWORD}@host"], "no scheme"),
+        (["http://localhost"], "unknown store 'http://'"),
+        (["redis://h:port"], "cannot be read"),
+        (["redis://h/db"], "must be a number"),
+        (["redis+sentinel://h"], "needs the name of the service"),
+        ([f"redis://:x/{PASSWORD}@host"], "write / as %2F"),
+        ([f"redis://:x?{PASSWORD}@host"], "write / as %2F"),
+        ([f"redis://{PASSWORD.partition(':')[2]}@host"], "no password"),
+        (["redis://h", "--namespace", "a b"], "namespace must be"),
+        (["memory://?max_keys=0"], "max_keys"),
+        (["", "--json"], "no scheme"),
+    ],
+)
+def test_a_url_that_cannot_be_read_is_one_line_and_exit_code_2(
+    doctor: Callable[..., Ran], arguments: list[str], said: str
+) -> None:
+    ran = doctor(*arguments)
+    assert ran.exit_code == 2
+    assert ran.out == ""
+    assert ran.err.startswith("limen: ")
+    assert ran.err.count("\n") == 1
+    assert said in ran.err
+
+
+def test_memory_has_nothing_to_look_at(doctor: Callable[..., Ran]) -> None:
+    ran = doctor("memory://")
+    assert ran.exit_code == 0
+    assert ran.marks == {"reachable": "ok"}
+
+
+def test_a_terminal_gets_colour_and_folded_lines_but_whole_commands(
+    doctor: Callable[..., Ran], port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    out = doctor(f"redis://127.0.0.1:{port}").out
+    assert "\x1b[32mok" in out
+    plain = re.sub(r"\x1b\[[\d;]*m", "", out)
+    wide = [line for line in plain.splitlines() if len(line) > 60]
+    assert [line.strip() for line in wide] == [rights.acl_line("limen", NEEDED)]
+
+
+def test_the_page_explains_every_check() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "doctor.md").read_text()
+    explained = re.findall(r"`([\w-]+)`", "".join(re.findall(r"^\| (`.+?) \|", page, re.MULTILINE)))
+    node = Node("h:1", slots=16_384, decided=True)
+    facts = structs.replace(SINGLE, nodes=(node,), watch=Watch({"a": "p"}))
+    checks = [
+        finding.check
+        for kind in ("single", "cluster")
+        for finding in judgement.judge(structs.replace(facts, kind=kind))
+    ]
+    assert set(explained) == set(checks)
+    assert rights.SENTINEL_LINE in page
