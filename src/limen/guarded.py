@@ -75,7 +75,7 @@ class Guard:
             # is over. Not worth an error in a program whose real work is done.
             self._log.warn(fault)
             return False
-        raise StoreError(fault.message)
+        raise StoreError(str(fault))
 
     def _share(self, check: Check) -> Check:
         if self._instances == 1:
@@ -99,7 +99,7 @@ class _SampledLog:
                 return
             self._kinds[fault.kind] = (now + _LOG_EVERY_S, 0)
         more = f" (and {unsaid} more of the kind since the last line)" if unsaid else ""
-        _logger.warning("the store did not answer (%s): %s%s", fault.kind, fault.message, more)
+        _logger.warning("the store did not answer (%s): %s%s", fault.kind, fault, more)
 
 
 @lru_cache(maxsize=4_096)

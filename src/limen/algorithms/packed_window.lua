@@ -3,13 +3,17 @@
 -- State: a header ">I7 I7 I7 I3 I3 I3" (oldest_us, newest_us, offset_us, start, count, capacity)
 -- and a ring of `capacity` places. A place holds the low-order bytes of a stamp, as many as the
 -- period needs: all stamps lie within one period of the newest, so the rest is known.
--- TTL: until the newest stamp leaves the window, and up to a sixteenth of the period longer.
+-- TTL: until the newest stamp leaves the window, and up to a sixteenth of the period longer, so
+-- that it is not set anew by every charge.
 --
 -- The ring grows with use and ends at the quota; it is then as large as it has to be, and wraps.
 
-local HEADER, HEADER_BYTES = ">I7I7I7I3I3I3", 30
-local FIRST_PLACES = 8
+local HEADER = ">I7I7I7I3I3I3"
+local HEADER_BYTES = 30
 local BLOCK = 8
+local FIRST_PLACES = 8
+local SHORT = 16
+local DOUBLED_BYTES = 1048576
 
 -- The width of a place, its format, and how many stamps it can tell apart.
 local function place_of(limit)
@@ -33,17 +37,35 @@ local function load(key)
   }
 end
 
--- Up to `count` places from `index` on: fewer where the ring ends.
-local function piece_at(key, state, width, index, count)
+-- Up to `count` stamps from `index` on, and how many: fewer where the ring ends.
+local function get(key, state, width, index, count)
   local first = (state.start + index) % state.capacity
   count = math.min(count, state.capacity - first)
   local offset = HEADER_BYTES + first * width
   return redis.call("GETRANGE", key, offset, offset + count * width - 1), count
 end
 
+-- `count` stamps from `index` on.
+local function get_all(key, state, width, index, count)
+  if count == 0 then return "" end
+  local stamps, got = get(key, state, width, index, count)
+  if got == count then return stamps end
+  return stamps .. get(key, state, width, index + got, count - got)
+end
+
+local function put(key, width, capacity, place, stamps)
+  place = place % capacity
+  local room = (capacity - place) * width
+  if #stamps > room then
+    redis.call("SETRANGE", key, HEADER_BYTES, string.sub(stamps, room + 1))
+    stamps = string.sub(stamps, 1, room)
+  end
+  redis.call("SETRANGE", key, HEADER_BYTES + place * width, stamps)
+end
+
 local function at(key, state, limit, index)
   local width, place, modulus = place_of(limit)
-  local low = struct.unpack(place, (piece_at(key, state, width, index, 1)))
+  local low = struct.unpack(place, (get(key, state, width, index, 1)))
   return state.newest_us - (state.newest_us - low) % modulus
 end
 
@@ -51,16 +73,16 @@ end
 -- steps double, and then the last step is halved until the border is found.
 local function up_to(key, state, limit, t_us)
   local count, newest_us = state.count, state.newest_us
-  if count == 0 or state.oldest_us > t_us then return 0, state.oldest_us end
+  if state.oldest_us > t_us then return 0, state.oldest_us end
   if newest_us <= t_us then return count end
   local width, place, modulus = place_of(limit)
-  local piece, places = piece_at(key, state, width, 1, math.min(BLOCK, count - 1))
-  for index = 1, places do
-    local low = struct.unpack(place, piece, (index - 1) * width + 1)
+  local stamps, got = get(key, state, width, 1, math.min(BLOCK, count - 1))
+  for index = 1, got do
+    local low = struct.unpack(place, stamps, (index - 1) * width + 1)
     local stamp_us = newest_us - (newest_us - low) % modulus
     if stamp_us > t_us then return index, stamp_us end
   end
-  local below, step = places, BLOCK
+  local below, step = got, BLOCK
   while below + step < count and at(key, state, limit, below + step) <= t_us do
     below, step = below + step, step * 2
   end
@@ -72,86 +94,90 @@ local function up_to(key, state, limit, t_us)
   return above
 end
 
--- `count` places from `index` on, in one piece.
-local function straight(key, state, width, index, count)
-  if count == 0 then return "" end
-  local piece, places = piece_at(key, state, width, index, count)
-  if places == count then return piece end
-  return piece .. piece_at(key, state, width, index + places, count - places)
-end
-
--- Write stamps to the places from `index` on.
-local function put(key, state, width, index, stamps)
-  if stamps == "" then return end
-  local first = (state.start + index) % state.capacity
-  local room = (state.capacity - first) * width
-  if #stamps > room then
-    redis.call("SETRANGE", key, HEADER_BYTES, string.sub(stamps, room + 1))
-    stamps = string.sub(stamps, 1, room)
-  end
-  redis.call("SETRANGE", key, HEADER_BYTES + first * width, stamps)
-end
-
--- How many places to make for `count` stamps: half as many again, but no more than there may be,
--- and as many as fit into the memory that the server's allocator will set aside for them: of that
--- there are four sizes between each power of two and the next.
+-- How many places to make for `count` stamps: half as many again, and what then fits into the
+-- memory that the allocator sets aside, of which there are four sizes between one power of two and
+-- the next. From two thirds of the quota on, the quota.
 local function capacity_for(limit, width, count)
-  local bytes = HEADER_BYTES + 6 + math.max(FIRST_PLACES, math.floor(count * 1.5)) * width
+  local around = HEADER_BYTES + 6
+  local bytes = around + math.max(FIRST_PLACES, math.floor(count * 1.5)) * width
   local _, exponent = math.frexp(bytes - 1)
   local size = 2 ^ (exponent - 3)
-  local places = math.floor((math.ceil(bytes / size) * size - HEADER_BYTES - 6) / width)
-  return math.max(count, math.min(places, limit.quota))
+  local places = math.floor((math.ceil(bytes / size) * size - around) / width)
+  if places * 1.5 > limit.quota then places = limit.quota end
+  return math.max(count, places)
+end
+
+-- Lengthen the ring in place; return its start. If it wraps, either what lies at its beginning goes
+-- behind the old end, or, where that has no room, what lies before the old end goes to the new one.
+local function grow(key, state, width, capacity)
+  local start, added = state.start, capacity - state.capacity
+  local wrapped = start + state.count - state.capacity
+  local bytes = HEADER_BYTES + capacity * width
+  redis.call("SETRANGE", key, bytes - 1, "\0")
+  if wrapped > added then
+    put(key, width, capacity, start + added, (get(key, state, width, 0, state.capacity)))
+    start = start + added
+  elseif wrapped > 0 then
+    put(key, width, capacity, state.capacity, get(key, state, width, state.count - wrapped, wrapped))
+  end
+  -- A string that grows is given twice what it needs, up to a point. A copy of it is not.
+  if bytes < DOUBLED_BYTES then redis.call("BITOP", "OR", key, key) end
+  return start
 end
 
 local function write(key, state, limit, now_us, t_us, units, drop, oldest_us)
-  local kept, capacity, start = state.count - drop, state.capacity, 0
+  local kept, start, capacity = state.count - drop, state.start, state.capacity
   if kept == 0 then
     oldest_us = t_us
   elseif not oldest_us then
     oldest_us = at(key, state, limit, drop)
   end
   if asking then return end
-  local count = kept + units
+  local count, offset_us = kept + units, t_us - now_us
   local width, place = place_of(limit)
   local quantum_us = math.ceil(limit.period_us / 16)
-  local stamps = struct.pack(place, t_us)  -- the low-order bytes
+  local due = state.newest_us < t_us - t_us % quantum_us
+  local stamps = struct.pack(place, t_us)  -- its low-order bytes
   if units ~= 1 then stamps = string.rep(stamps, units) end
-  if kept == 0 or count > capacity then
-    -- A new string: one that grows in place is given twice what it needs.
+  if (kept == 0 and capacity <= SHORT) or (drop > 0 and capacity > 8 * state.count) then
+    -- It is new, or was hardly used: write as much as is needed, in one piece.
     capacity = capacity_for(limit, width, count)
-    local header = struct.pack(HEADER, oldest_us, t_us, t_us - now_us, 0, count, capacity)
-    local empty = string.rep("\0", (capacity - count) * width)
-    redis.call("SET", key, header .. straight(key, state, width, drop, kept) .. stamps .. empty,
-      "PX", ttl_ms(limit.period_us + quantum_us))
+    redis.call("SET", key, struct.pack(HEADER, oldest_us, t_us, offset_us, 0, count, capacity)
+      .. get_all(key, state, width, drop, kept) .. stamps
+      .. string.rep("\0", (capacity - count) * width), "PX", ttl_ms(limit.period_us + quantum_us))
     return
   end
-  put(key, state, width, state.count, stamps)
-  start = (state.start + drop) % capacity
-  redis.call("SETRANGE", key, "0",
-    struct.pack(HEADER, oldest_us, t_us, t_us - now_us, start, count, capacity))
-  if state.newest_us < t_us - t_us % quantum_us then
-    redis.call("PEXPIRE", key, ttl_ms(limit.period_us + quantum_us))
+  if count > capacity then
+    capacity = capacity_for(limit, width, count)
+    start, due = grow(key, state, width, capacity), true
   end
+  start = (start + drop) % capacity
+  if units > 0 then put(key, width, capacity, start + kept, stamps) end
+  redis.call("SETRANGE", key, "0",
+    struct.pack(HEADER, oldest_us, t_us, offset_us, start, count, capacity))
+  if due then redis.call("PEXPIRE", key, ttl_ms(limit.period_us + quantum_us)) end
 end
 
 local function cut(key, state, limit, now_us, t_us, first, units)
-  local count = state.count - units
+  local count, start, capacity = state.count - units, state.start, state.capacity
   if count == 0 then
-    if not asking then redis.call("DEL", key) end
+    redis.call("DEL", key)
     return
   end
-  local oldest_us, newest_us, start = state.oldest_us, state.newest_us, state.start
-  if first == 0 then oldest_us = at(key, state, limit, units) end
-  if first == count then newest_us = at(key, state, limit, count - 1) end
-  if asking then return end
-  -- What lies behind the cut moves up, or what lies before it moves down: the shorter of the two.
+  -- Read before anything moves.
+  local oldest_us = first == 0 and at(key, state, limit, units) or state.oldest_us
+  local newest_us = first == count and at(key, state, limit, count - 1) or state.newest_us
+  -- What lies before the cut moves up, or what lies behind it moves down: the shorter of the two.
   local width = place_of(limit)
   if first < count - first then
-    put(key, state, width, units, straight(key, state, width, 0, first))
-    start = (start + units) % state.capacity
-  else
-    put(key, state, width, first, straight(key, state, width, first + units, count - first))
+    if first > 0 then
+      put(key, width, capacity, start + units, get_all(key, state, width, 0, first))
+    end
+    start = (start + units) % capacity
+  elseif first < count then
+    local behind = get_all(key, state, width, first + units, count - first)
+    put(key, width, capacity, start + first, behind)
   end
   redis.call("SETRANGE", key, "0",
-    struct.pack(HEADER, oldest_us, newest_us, t_us - now_us, start, count, state.capacity))
+    struct.pack(HEADER, oldest_us, newest_us, t_us - now_us, start, count, capacity))
 end

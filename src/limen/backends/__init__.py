@@ -46,7 +46,12 @@ class Fault(Struct, frozen=True):
 
     kind: FaultKind
     message: str
-    """One line: which store, without its password; what happened; what to do."""
+    """One line: which store, without its password, and what happened."""
+    advice: str = ""
+    """What to do about it; may be empty."""
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.advice})" if self.advice else self.message
 
 
 class Correct(Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -14,6 +15,7 @@ Address = tuple[str, int]
 
 Kind = Literal["single", "cluster", "sentinel"]
 
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _PORT, _SENTINEL_PORT = 6379, 26379
 _TLS = {"redis": False, "valkey": False, "rediss": True, "valkeys": True}
 _KINDS: dict[str, Kind] = {"": "single", "cluster": "cluster", "sentinel": "sentinel"}
@@ -62,7 +64,15 @@ def is_shared(store: object) -> bool:
 
 def parse(url: str) -> Target:
     """Read an address, or raise `ConfigurationError` that says what was expected."""
-    scheme, _, rest = url.partition("://")
+    scheme, separator, rest = url.partition("://")
+    if not separator or not _SCHEME.fullmatch(scheme):
+        # Without the text: it may be a login.
+        raise ConfigurationError(f"the address of the store has no scheme; use {_EXAMPLES}")
+    if "@" in rest.partition("/")[2] or "@" in rest.partition("?")[2]:
+        # What would be quoted as a path or an option is the end of a password.
+        raise ConfigurationError(
+            f"in a password of '{scheme}://', write / as %2F, ? as %3F, @ as %40 and % as %25"
+        )
     authority, _, query = rest.partition("?")
     authority, slash, path = authority.partition("/")
     login, at, hosts = authority.rpartition("@")

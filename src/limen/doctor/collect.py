@@ -45,8 +45,6 @@ _SETTINGS = (
 )
 _FAILURES = (OSError, RedisError, ServerError, UnicodeError)
 """What a connection can fail with; the last is for host names that cannot be."""
-_WITHOUT_ADVICE = ("connection", "internal", "protocol", "script", "timeout")
-"""The faults whose message does not end with advice in brackets."""
 _LIMITS: tuple[Limit | Concurrency, ...] = (
     *(Limit.parse(f"10/10s {name}") for name in ALGORITHMS),
     Concurrency(10, lease=10),
@@ -237,10 +235,7 @@ class _Visit:
         removed = backend.change(Reset(checks))
         for answer in (readings, removed):
             if isinstance(answer, Fault):
-                said = self._words(answer.message)
-                if answer.kind not in _WITHOUT_ADVICE:
-                    said = said.rpartition(" (")[0] or said
-                return Trouble(where, answer.kind, said)
+                return Trouble(where, answer.kind, self._words(answer.message))
         if not isinstance(readings, Fault) and not all(reading[0] for reading in readings):
             return Trouble(where, "script", "a key that nobody used was refused")
         return None

@@ -216,7 +216,7 @@ class AsyncLimiter:
         """Connect to the store, or raise `StoreError`. Memory is always there."""
         fault = await self._backend.ping()
         if fault is not None:
-            raise StoreError(fault.message)
+            raise StoreError(str(fault))
 
     async def aclose(self) -> None:
         """Let go of the store."""

@@ -270,7 +270,7 @@ class Limiter:
         """Connect to the store, or raise `StoreError`. Memory is always there."""
         fault = self._backend.ping()
         if fault is not None:
-            raise StoreError(fault.message)
+            raise StoreError(str(fault))
 
     def close(self) -> None:
         """Let go of the store, and stop renewing slots."""

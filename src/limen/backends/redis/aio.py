@@ -120,7 +120,7 @@ class AsyncRedisBackend:
         return home
 
     async def _ask(self, home: Home, request: Request, ends: float) -> bytes | Fault:
-        tries = 0
+        tries, again = 0, Again()
         while tries < _MAX_TRIES:
             lane = await self._lane(home, request, ends)
             if isinstance(lane, Fault):
@@ -129,14 +129,15 @@ class AsyncRedisBackend:
             if isinstance(answer, bytes):
                 return answer
             if isinstance(answer, Again):
-                tries += not answer.pause_s
-                if answer.pause_s:
-                    await asyncio.sleep(min(answer.pause_s, max(ends - home.loop.time(), 0)))
-                request = self._router.follow(request, answer)
+                again = answer
+                tries += not again.pause_s
+                if again.pause_s:
+                    await asyncio.sleep(min(again.pause_s, max(ends - home.loop.time(), 0)))
+                request = self._router.follow(request, again)
             else:
                 self._router.suspect(answer)
                 return answer
-        return self._router.no_end()
+        return self._router.no_end(again)
 
     async def _drive(
         self, home: Home, steps: Generator[across.Step, Sequence[bytes | Fault], T], ends: float
@@ -164,7 +165,7 @@ class AsyncRedisBackend:
         lost = [reply for reply in replies if isinstance(reply, Fault)]
         if step.undoes and lost:
             self.lost_refunds += len(lost)
-            _logger.warning("%d refunds were lost: %s", len(lost), lost[0].message)
+            _logger.warning("%d refunds were lost: %s", len(lost), lost[0])
         return replies
 
     def _leave_behind(self, home: Home, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -198,7 +199,7 @@ class AsyncRedisBackend:
         try:
             await self._learn_shape()
         except Exception as error:
-            _logger.warning("%s", fault_of(error, self._target.shown).message)
+            _logger.warning("%s", fault_of(error, self._target.shown))
         finally:
             self._router.refreshed(home.loop.time())
 

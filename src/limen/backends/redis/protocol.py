@@ -12,6 +12,7 @@ from redis.exceptions import (
     AuthorizationError,
     BusyLoadingError,
     InvalidResponse,
+    NoPermissionError,
     RedisError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -42,14 +43,19 @@ _KINDS: dict[str, FaultKind] = {
     "MOVED": "cluster",
     "ASK": "cluster",
     "WRONGTYPE": "poisoned",
+    # How servers say inside a script that a command is not allowed.
+    "ACL failure": "rights",
+    "The user executing the script can't": "rights",
 }
-_NEXT: dict[FaultKind, str] = {
+_ADVICE: dict[FaultKind, str] = {
     "rights": "check user, password and ACL; `limen doctor URL` prints the line that is needed",
     "loading": "the server is reading its data; it comes back by itself",
     "readonly": "this is a replica, or the server refuses writes; look at its role and its disk",
     "memory": "the server is out of memory; raise maxmemory",
     "busy": "another script holds the server up; SCRIPT KILL ends it",
     "cluster": "the cluster does not serve this slot now; look at CLUSTER INFO",
+    "connection": "is it running, and are host and port right?",
+    "protocol": "is this Redis? With TLS its address begins with rediss://",
     "poisoned": "a key of ours holds something else; it was left as it is",
     "tls": "check certificates and host name; nothing was sent in the clear",
 }
@@ -73,23 +79,24 @@ def pack_command(words: Sequence[str | bytes]) -> bytes:
 def fault_of(error: BaseException | str, where: str) -> Fault:
     """Say in one word and one line what went wrong, and what to do about it."""
     kind = _kind(error)
-    text = str(error).strip().partition("\n")[0][:160] or type(error).__name__
+    text = str(error).strip().partition("\n")[0]
+    # What follows is what was sent, and of AUTH that is the password.
+    text = text.partition(", with args")[0][:160] or type(error).__name__
     if kind == "poisoned":
         # A script's error quotes where in the script it was; the first word is what matters.
         text = "WRONGTYPE"
-    advice = _NEXT.get(kind)
-    return Fault(kind, f"{where}: {text}" + (f" ({advice})" if advice else ""))
+    return Fault(kind, f"{where}: {text}", _ADVICE.get(kind, ""))
 
 
 def _kind(error: BaseException | str) -> FaultKind:
     if isinstance(error, str | ServerError):
         text = str(error)
-        word = text.split(" ", 1)[0].lstrip("-")
+        word = text.partition(" ")[0]
         if word in _KINDS:
             return _KINDS[word]
         # Inside a script Redis puts its own words before the code, or behind it.
         return next((kind for code, kind in _KINDS.items() if code in text), "script")
-    if isinstance(error, AuthenticationError | AuthorizationError):
+    if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError):
         return "rights"
     if isinstance(error, BusyLoadingError):
         return "loading"

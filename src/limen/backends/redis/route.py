@@ -10,6 +10,7 @@ from typing import Any
 
 from limen.backends import Fault
 from limen.backends.redis.batch import Again, Request
+from limen.backends.redis.protocol import fault_of
 from limen.connect import Address, Target
 from limen.errors import StoreError
 
@@ -68,12 +69,14 @@ class Router:
         if fault.kind in _RESHAPING:
             self._is_stale = True
 
-    def no_end(self) -> Fault:
-        """Say that one node sent us to another, and that one to the next."""
-        what = "one node sends to another, to no end"
-        if not self.clustered:
-            what = "it is a node of a cluster; use 'redis+cluster://' for its address"
-        return Fault("cluster", f"{self.target.shown}: {what}")
+    def no_end(self, again: Again) -> Fault:
+        """Say why asking again came to no end."""
+        if again.fresh:
+            return fault_of("READONLY it takes no writes", self.target.shown)
+        if again.address and not self.clustered:
+            advice = "write its address with redis+cluster://"
+            return Fault("cluster", f"{self.target.shown}: it is a node of a cluster", advice)
+        return Fault("cluster", f"{self.target.shown}: asked {again!r} again and again, in vain")
 
     def nobody_owns(self, request: Request) -> Fault:
         """Say so."""

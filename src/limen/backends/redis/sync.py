@@ -90,7 +90,7 @@ class RedisBackend:
             lane.drop()
 
     def _ask(self, request: Request, ends: float) -> bytes | Fault:
-        tries = 0
+        tries, again = 0, Again()
         while tries < _MAX_TRIES:
             lane = self._lane(request, ends)
             if isinstance(lane, Fault):
@@ -101,12 +101,13 @@ class RedisBackend:
             if isinstance(answer, bytes):
                 return answer
             if isinstance(answer, Again):
-                tries += not answer.pause_s
-                request = self._follow(request, answer, ends)
+                again = answer
+                tries += not again.pause_s
+                request = self._follow(request, again, ends)
             else:
                 self._router.suspect(answer)
                 return answer
-        return self._router.no_end()
+        return self._router.no_end(again)
 
     def _ask_all(self, requests: Sequence[Request], ends: float) -> list[bytes | Fault]:
         """Ask for all of them at the same time."""
@@ -156,9 +157,7 @@ class RedisBackend:
             with self._mutex:
                 self.lost_refunds += len(lost)
             if lost:
-                _logger.warning(
-                    "%d reservations were not given back: %s", len(lost), lost[0].message
-                )
+                _logger.warning("%d refunds were lost: %s", len(lost), lost[0])
         return replies
 
     def _lane(self, request: Request, ends: float) -> Lane | Fault:
@@ -193,7 +192,7 @@ class RedisBackend:
         try:
             self._learn_shape()
         except Exception as error:
-            _logger.warning("%s", fault_of(error, self._target.shown).message)
+            _logger.warning("%s", fault_of(error, self._target.shown))
         finally:
             self._router.refreshed(time.monotonic())
 
