@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import re
 import subprocess
 import sys
@@ -83,15 +84,19 @@ def port(page: Path) -> Iterator[int]:
 def test_examples_print_what_is_shown(page: Path, port: int) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     blocks = blocks_of(page)
-    for block, following in zip(blocks, [*blocks[1:], Block("", "", 0, True)], strict=True):
-        if block.language != "python" or block.skipped:
-            continue
-        shown = following.text if following.language == "text" else ""
-        where = f"{page.name}, the block of line {block.line}"
-        assert run(block, page, namespace, port) == shown, where
-    for value in namespace.values():
-        if isinstance(value, limen.Limiter):
-            value.close()
+    # A page may turn the log down, for itself.
+    with contextlib.ExitStack() as stack:
+        logger = logging.getLogger("limen")
+        stack.callback(logger.setLevel, logger.level)
+        for block, following in zip(blocks, [*blocks[1:], Block("", "", 0, True)], strict=True):
+            if block.language != "python" or block.skipped:
+                continue
+            shown = following.text if following.language == "text" else ""
+            where = f"{page.name}, the block of line {block.line}"
+            assert run(block, page, namespace, port) == shown, where
+        for value in namespace.values():
+            if isinstance(value, limen.Limiter):
+                value.close()
 
 
 def prose_of(page: Path) -> str:

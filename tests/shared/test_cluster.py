@@ -242,4 +242,4 @@ def test_a_node_that_is_asked_as_if_it_were_alone_says_so(
     with Limiter(f"redis://127.0.0.1:{cluster.ports[0]}", deadline=PATIENT_S) as limiter:
         key = key_on(cluster, cluster.ports[1])
         assert limiter.check(key, WIDE).source == "local"
-    assert "use 'redis+cluster://'" in caplog.text
+    assert "write its address with redis+cluster://" in caplog.text
