@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import footprint, memory, report
+from bench import footprint, memory, redis_store, report
 from bench.harness import BenchError
 
 _README = Path("README.md")
 _SECTIONS: dict[str, Callable[[bool, Callable[[str], None]], str]] = {
     "memory": memory.run,
     "footprint": footprint.run,
+    "redis": redis_store.run,
 }
 
 

@@ -5,7 +5,8 @@ machine that is slow for a second is slow for everybody, and a ratio within one 
 something even when the times themselves wander.
 
 Time is the CPU time of this process, all its threads together. With wall time, a busy machine makes
-whoever uses threads look much slower than it is, and a library's waiting is not its work.
+whoever uses threads look much slower than it is, and a library's waiting is not its work. Where the
+waiting is what a user feels, as with a store on another machine, the clock is `WALL`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from statistics import median
 from typing import TypeVar
 
 T = TypeVar("T")
+WALL: Callable[[], int] = time.perf_counter_ns
 _TRIES = 3
 
 

@@ -7,7 +7,8 @@ that mypy says the same whether they are installed or not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
@@ -57,12 +58,19 @@ def build(library: str, algorithm: str, quota: Quota) -> Instance:
     """Return a new limiter of a library. `algorithm` is the library's own name for it."""
     if library == LIMEN:
         return limen(algorithm, quota)
-    try:
+    with needed(library):
         if library == LIMITS:
             return _limits(algorithm, quota)
         if library == THROTTLED:
             return _throttled(algorithm, quota)
         return _pyrate(algorithm, quota)
+
+
+@contextmanager
+def needed(library: str) -> Iterator[None]:
+    """Say in one line that a peer is missing, and what installs it."""
+    try:
+        yield
     except ImportError as error:
         raise BenchError(f"{library} is not installed ({error}); run: make bench") from error
 
@@ -116,10 +124,16 @@ def _throttled(using: str, quota: Quota) -> Instance:
     """Return throttled-py in memory. Its default store holds 1,024 keys."""
     throttled: Any = import_module("throttled")
     options = None if quota.max_keys is None else {"MAX_SIZE": quota.max_keys}
+    return Instance(throttled_loop(using, quota, throttled.MemoryStore(options=options)))
+
+
+def throttled_loop(using: str, quota: Quota, store: Any) -> Loop:
+    """Return the loop over a limiter of throttled-py, whatever its store."""
+    throttled: Any = import_module("throttled")
     limit = throttled.Throttled(
         using=using,
         quota=throttled.per_duration(timedelta(seconds=quota.seconds), quota.units),
-        store=throttled.MemoryStore(options=options),
+        store=store,
     ).limit
 
     def loop(keys: Iterable[str]) -> int:
@@ -134,7 +148,7 @@ def _throttled(using: str, quota: Quota) -> Instance:
             _ = state.reset_after
         return admitted
 
-    return Instance(loop)
+    return loop
 
 
 def _pyrate(algorithm: str, quota: Quota) -> Instance:
