@@ -21,19 +21,21 @@ local function place_of(limit)
   if period_us < 16777216 then return 3, ">I3", 16777216 end
   if period_us < 4294967296 then return 4, ">I4", 4294967296 end
   if period_us < 1099511627776 then return 5, ">I5", 1099511627776 end
-  return 6, ">I6", 281474976710656
+  if period_us < 281474976710656 then return 6, ">I6", 281474976710656 end
+  return 7, ">I7", 72057594037927936
 end
 
 local function load(key)
-  -- Offsets that never change are text: a number would be printed anew at each call.
-  local header = redis.call("GETRANGE", key, "0", "29")
+  -- A short ring is read along with the header. Offsets that never change are text: a number would
+  -- be printed anew at each call.
+  local head = redis.call("GETRANGE", key, "0", "541")
   local oldest_us, newest_us, offset_us, start, count, capacity = 0, 0, 0, 0, 0, 0
-  if header ~= "" then
-    oldest_us, newest_us, offset_us, start, count, capacity = struct.unpack(HEADER, header)
+  if head ~= "" then
+    oldest_us, newest_us, offset_us, start, count, capacity = struct.unpack(HEADER, head)
   end
   return {
     oldest_us = oldest_us, newest_us = newest_us, offset_us = offset_us, start = start,
-    count = count, capacity = capacity,
+    count = count, capacity = capacity, head = head,
   }
 end
 
@@ -41,8 +43,9 @@ end
 local function get(key, state, width, index, count)
   local first = (state.start + index) % state.capacity
   count = math.min(count, state.capacity - first)
-  local offset = HEADER_BYTES + first * width
-  return redis.call("GETRANGE", key, offset, offset + count * width - 1), count
+  local offset, behind = HEADER_BYTES + first * width, HEADER_BYTES + (first + count) * width
+  if behind <= #state.head then return string.sub(state.head, offset + 1, behind), count end
+  return redis.call("GETRANGE", key, offset, behind - 1), count
 end
 
 -- `count` stamps from `index` on.
@@ -115,10 +118,12 @@ local function grow(key, state, width, capacity)
   local bytes = HEADER_BYTES + capacity * width
   redis.call("SETRANGE", key, bytes - 1, "\0")
   if wrapped > added then
-    put(key, width, capacity, start + added, (get(key, state, width, 0, state.capacity)))
+    local stamps = get(key, state, width, 0, state.capacity)
     start = start + added
+    put(key, width, capacity, start, stamps)
   elseif wrapped > 0 then
-    put(key, width, capacity, state.capacity, get(key, state, width, state.count - wrapped, wrapped))
+    local stamps = get(key, state, width, state.count - wrapped, wrapped)
+    put(key, width, capacity, state.capacity, stamps)
   end
   -- A string that grows is given twice what it needs, up to a point. A copy of it is not.
   if bytes < DOUBLED_BYTES then redis.call("BITOP", "OR", key, key) end
@@ -136,7 +141,7 @@ local function write(key, state, limit, now_us, t_us, units, drop, oldest_us)
   local count, offset_us = kept + units, t_us - now_us
   local width, place = place_of(limit)
   local quantum_us = math.ceil(limit.period_us / 16)
-  local due = state.newest_us < t_us - t_us % quantum_us
+  local due = kept == 0 or state.newest_us < t_us - t_us % quantum_us
   local stamps = struct.pack(place, t_us)  -- its low-order bytes
   if units ~= 1 then stamps = string.rep(stamps, units) end
   if (kept == 0 and capacity <= SHORT) or (drop > 0 and capacity > 8 * state.count) then

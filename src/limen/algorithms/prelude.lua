@@ -10,7 +10,7 @@ local SLOTS = 8
 -- While a request is only asked what it would do, nothing is written.
 local asking = false
 
--- A TTL is rounded up, and a millisecond is added because keys expire by a coarser clock.
+-- A TTL is rounded up, with a margin because keys expire by a coarser clock.
 local function ttl_ms(left_us)
-  return (left_us + -left_us % 1000) / 1000 + 1
+  return (left_us + -left_us % 1000) / 1000 + TTL_MARGIN_MS
 end

@@ -63,7 +63,7 @@ local function write(key, state, limit, now_us, t_us, units, drop)
   if drop > 0 then redis.call("ZREMRANGEBYRANK", key, state.ahead, state.ahead + drop - 1) end
   save_offset(key, state, t_us - now_us)
   local quantum_us = math.ceil(limit.period_us / 16)
-  if state.newest_us < t_us - t_us % quantum_us then
+  if drop == state.count or state.newest_us < t_us - t_us % quantum_us then
     redis.call("PEXPIRE", key, ttl_ms(limit.period_us + quantum_us))
   end
 end

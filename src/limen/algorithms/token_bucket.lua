@@ -4,11 +4,12 @@
 -- and the quota it was written under. TTL: until it has drained, and the ends that were told too.
 
 local BUCKET = ">I7I4I7I7I7I4"
-local FAR_US = 4503599627370496  -- 2^52
+-- 2^52: nothing drains later.
+local FAR_US = 4503599627370496
 
--- The time in which `units` drain: microseconds, and a remainder in 1/quota of one.
-local function drain_time(limit, quota, units)
-  local interval_us, interval_rem = divmod(limit.period_us, quota)
+-- The time in which `units` drain, if one takes `interval_us` and `interval_rem`: microseconds, and
+-- a remainder in 1/quota of one.
+local function drain_time(quota, interval_us, interval_rem, units)
   if interval_rem == 0 then return units * interval_us, 0 end
   local carry, rem = divmod(units * interval_rem, quota)
   return units * interval_us + carry, rem
@@ -16,12 +17,15 @@ end
 
 -- How many whole units still fit into what is free. The product with the quota would pass 2^53, so
 -- the quotient is estimated, and then mended by times that do not.
-local function units_left(limit, free_us, free_rem)
-  if free_rem < 0 then free_us, free_rem = free_us - 1, free_rem + limit.quota end
+local function units_left(limit, interval_us, interval_rem, free_us, free_rem)
+  local quota = limit.quota
+  if free_rem < 0 then free_us, free_rem = free_us - 1, free_rem + quota end
   if free_us < 0 then return 0 end
-  local units = math.min(math.floor(free_us / limit.period_us * limit.quota) + 1, limit.capacity)
+  local period_us = limit.period_us
+  local units = math.floor(free_us / period_us * quota + free_rem / period_us) + 1
+  units = math.min(units, limit.capacity)
   while units > 0 do
-    local us, rem = drain_time(limit, limit.quota, units)
+    local us, rem = drain_time(quota, interval_us, interval_rem, units)
     if us < free_us or (us == free_us and rem <= free_rem) then break end
     units = units - 1
   end
@@ -32,11 +36,6 @@ local function add(quota, a_us, a_rem, b_us, b_rem)
   local us, rem = a_us + b_us, a_rem + b_rem
   if rem >= quota then return us + 1, rem - quota end
   return us, rem
-end
-
-local function least(a_us, a_rem, b_us, b_rem)
-  if a_us < b_us or (a_us == b_us and a_rem <= b_rem) then return a_us, a_rem end
-  return b_us, b_rem
 end
 
 local function read(kept, quota)
@@ -90,8 +89,10 @@ local function decide(key, kept, limit, now_us, cost, charge)
   local t_us, used_us, used_rem, shift_us, scaled, stepped_back = advance(kept, quota, now_us)
 
   -- decide
-  local fill_us, fill_rem = drain_time(limit, quota, limit.capacity)
-  local after_us, after_rem = add(quota, used_us, used_rem, drain_time(limit, quota, cost))
+  local interval_us, interval_rem = divmod(limit.period_us, quota)
+  local fill_us, fill_rem = drain_time(quota, interval_us, interval_rem, limit.capacity)
+  local after_us, after_rem = add(quota, used_us, used_rem,
+    drain_time(quota, interval_us, interval_rem, cost))
   local over_us = after_us - fill_us
   if after_rem > fill_rem then over_us = over_us + 1 end
   local drained_us, delay_us, late_us = used_us, 0, 0
@@ -119,16 +120,23 @@ local function decide(key, kept, limit, now_us, cost, charge)
   end
 
   -- reply
-  return retry_us == 0 and 1 or 0, units_left(limit, fill_us - used_us, fill_rem - used_rem),
-    retry_us, drained_us, delay_us, stamp_us
+  local remaining =
+    units_left(limit, interval_us, interval_rem, fill_us - used_us, fill_rem - used_rem)
+  return retry_us == 0 and 1 or 0, remaining, retry_us, drained_us, delay_us, stamp_us
 end
 
 local function corrections()
+  local function least(a_us, a_rem, b_us, b_rem)
+    if a_us < b_us or (a_us == b_us and a_rem <= b_rem) then return a_us, a_rem end
+    return b_us, b_rem
+  end
+
   local function refund(key, kept, limit, now_us, cost, stamp_us)
     local arrival_us, _, told_us, _, _, quota = read(kept, limit.quota)
     local end_us = arrival_us + told_us
     local t_us, used_us, used_rem, shift_us, _, stepped_back = advance(kept, quota, now_us)
-    local back_us, back_rem = drain_time(limit, quota, cost)
+    local interval_us, interval_rem = divmod(limit.period_us, quota)
+    local back_us, back_rem = drain_time(quota, interval_us, interval_rem, cost)
     local left_rem = stamp_us == end_us and used_rem or 0
     back_us, back_rem = least(back_us, back_rem, stamp_us - shift_us - t_us, left_rem)
     back_us, back_rem = least(back_us, back_rem, used_us, used_rem)
@@ -147,20 +155,20 @@ local function corrections()
   end
 
   local function debit(key, kept, limit, now_us, cost)
-    local capacity = limit.capacity
     local _, _, _, _, _, quota = read(kept, limit.quota)
     local t_us, used_us, used_rem, shift_us = advance(kept, quota, now_us)
-    -- In two parts, because the drain time of twice the capacity may pass 2^53 on its way.
-    local fill_us, fill_rem = drain_time(limit, quota, capacity)
+    local interval_us, interval_rem = divmod(limit.period_us, quota)
+    -- In two steps: the drain time of twice the capacity may pass 2^53 on its way.
+    local fill_us, fill_rem = drain_time(quota, interval_us, interval_rem, limit.capacity)
     local most_us, most_rem = add(quota, fill_us, fill_rem, fill_us, fill_rem)
     if used_us > most_us or (used_us == most_us and used_rem > most_rem) then
       most_us, most_rem = used_us, used_rem
     end
-    cost = math.min(cost, 2 * capacity)
+    local first = math.min(cost, limit.capacity)
     local after_us, after_rem = add(quota, used_us, used_rem,
-      drain_time(limit, quota, math.min(cost, capacity)))
+      drain_time(quota, interval_us, interval_rem, first))
     after_us, after_rem = add(quota, after_us, after_rem,
-      drain_time(limit, quota, math.max(cost - capacity, 0)))
+      drain_time(quota, interval_us, interval_rem, math.min(cost - first, limit.capacity)))
     after_us, after_rem = least(after_us, after_rem, most_us, most_rem)
     save(key, quota, now_us, t_us, after_us, after_rem, shift_us)
   end

@@ -12,10 +12,7 @@ import os
 import secrets
 import weakref
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 from typing import Protocol
-
-from msgspec import structs
 
 from limen.backends import Correct
 from limen.errors import InvalidInput, shown
@@ -55,10 +52,13 @@ class Limits:
         self, limits: tuple[Limit | str, ...], key: str | bytes, cost: int
     ) -> tuple[Check, ...]:
         """Put each limit on the same key, at the same cost."""
-        try:
-            found = self._known[limits]
-        except (KeyError, TypeError):
-            found = self._read(limits)
+        if len(limits) == 1 and type(limits[0]) is Limit:
+            found: tuple[Limit, ...] = (limits[0],)
+        else:
+            try:
+                found = self._known[limits]
+            except (KeyError, TypeError):
+                found = self._read(limits)
         text = key if type(key) is str and key else valid_key(key)
         if type(cost) is not int or not 0 <= cost <= MAX_COST:
             valid_cost(cost)
@@ -81,13 +81,13 @@ class Limits:
             else:
                 raise InvalidInput(f"a limit must be a Limit or text, got {shown(limit)}")
         distinct([Check(limit, "any") for limit in found])
-        if all(type(limit) is str for limit in limits):
+        if all(type(limit) is str or type(limit) is Limit for limit in limits):
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
                 self.alone.clear()
             self._known[limits] = tuple(found)
-            if len(found) == 1:
-                self.alone[str(limits[0])] = found[0]
+            if len(found) == 1 and type(limits[0]) is str:
+                self.alone[limits[0]] = found[0]
         return tuple(found)
 
 
@@ -183,14 +183,23 @@ def combine(
     )
     enforced = [part for part in parts if part.enforce]
     refusing = [part for part in enforced if not part.allowed]
-    deciding = enforced or parts
-    binding = max(refusing, key=_wait) if refusing else min(deciding, key=_share_left)
-    return structs.replace(
-        binding,
-        allowed=not refusing,
-        retry_after=binding.retry_after if refusing else 0.0,
-        delay=0.0 if refusing else max((part.delay for part in enforced), default=0.0),
-        several=parts,
+    binding = max(refusing, key=_wait) if refusing else _nearest(enforced or parts)
+    delay = 0.0 if refusing else max([part.delay for part in enforced], default=0.0)
+    return Decision(
+        binding.limit,
+        binding.key,
+        binding.cost,
+        not refusing,
+        binding.remaining,
+        binding.retry_after if refusing else 0.0,
+        binding.reset_after,
+        delay,
+        binding.stamp_us,
+        binding.source,
+        id_,
+        binding.subject,
+        binding.enforce,
+        parts,
     )
 
 
@@ -207,5 +216,11 @@ def _wait(part: Decision) -> float:
     return math.inf if part.retry_after is None else part.retry_after
 
 
-def _share_left(part: Decision) -> Fraction:
-    return Fraction(part.remaining, part.limit.quota)
+def _nearest(parts: Sequence[Decision]) -> Decision:
+    """Return the part with the smallest share left; of equals, the first."""
+    nearest = parts[0]
+    for part in parts:
+        # Multiplied crosswise, because a quotient would be rounded.
+        if part.remaining * nearest.limit.quota < nearest.remaining * part.limit.quota:
+            nearest = part
+    return nearest

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from difflib import get_close_matches
 from typing import cast
+from zlib import crc32
 
 from limen.errors import InvalidLimit, shown
 from limen.model import grammar
@@ -85,6 +86,7 @@ class Limit:
     identity: str
     """What of this limit is part of the state's key: algorithm, period and name; no number."""
     _text: str
+    _hash: int
 
     def __init__(
         self,
@@ -134,6 +136,9 @@ class Limit:
         span = period_us or _CALENDAR_CODES[str(period)]
         set_(self, "identity", _identity(_CODES[self.algorithm], str(span), self.name))
         set_(self, "_text", "")
+        # Of numbers alone: unlike that of text, their hash is the same in every process.
+        _, *numbers = _values(self)
+        set_(self, "_hash", hash((crc32(self.identity.encode()), *numbers)))
 
     def share(self, instances: int) -> Limit:
         """Return what one of several instances may admit alone, rounded up."""
@@ -174,7 +179,7 @@ class Limit:
         return _values(self) == _values(other)
 
     def __hash__(self) -> int:
-        return hash(_values(self))
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 from urllib.parse import quote
 
 _SAFE = "!$'()*+,-./:;=@_~ "
+_is_plain = re.compile(r"[A-Za-z0-9!$'()*+,\-./:;=@_~ ]*").fullmatch
+"""Says of most keys, quickly, that there is nothing to escape."""
 DIGEST_MARK = "#"
 DIGEST_LENGTH = 41
 
@@ -16,6 +19,8 @@ def escaped(text: str, most: int) -> str:
     `most` is at least `DIGEST_LENGTH`. Neither `{`, `}`, `|`, `#` nor `%` survives as itself.
     """
     if len(text) <= most:
+        if _is_plain(text):
+            return text
         plain = quote(text, safe=_SAFE, errors="surrogatepass")
         if len(plain) <= most:
             return plain

@@ -83,8 +83,10 @@ class Call(Struct, Generic[Waiter]):
     def encode(self) -> bytes:
         """Return the command as it is sent, behind ASKING where that is needed."""
         first = self.waiters[0].request
-        keys = [key for waiter in self.waiters for key in waiter.request.keys]
-        packed = [waiter.request.packed for waiter in self.waiters]
+        keys, packed = first.keys, [first.packed]
+        if len(self.waiters) > 1:
+            keys = [key for waiter in self.waiters for key in waiter.request.keys]
+            packed = [waiter.request.packed for waiter in self.waiters]
         name, what = ("EVAL", script.text()) if first.in_full else ("EVALSHA", _sha())
         command = pack_command((name, what, str(len(keys)), *keys, *packed))
         return pack_command(("ASKING",)) + command if first.asking else command
@@ -100,8 +102,11 @@ class Call(Struct, Generic[Waiter]):
         return [(waiter, answer) for waiter in self.waiters]
 
 
-def calls_of(waiters: Iterable[Waiter]) -> list[Call[Waiter]]:
+def calls_of(waiters: Sequence[Waiter]) -> list[Call[Waiter]]:
     """Put those who can share a call into one."""
+    if len(waiters) == 1:
+        request = waiters[0].request
+        return [Call([waiters[0]], request.asking, len(request.keys))]
     calls: list[Call[Waiter]] = []
     open_calls: dict[tuple[int, bool, bool], Call[Waiter]] = {}
     for waiter in waiters:

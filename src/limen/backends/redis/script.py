@@ -26,7 +26,7 @@ _CODES = {
     "leaky_bucket": 5,
 }
 _CONCURRENCY = 6
-_PARTS = {
+_FILES = {
     1: ("string_state", "fixed_window"),
     2: ("string_state", "sliding_counter"),
     3: ("rolling_window", "exact_window"),
@@ -34,7 +34,7 @@ _PARTS = {
     5: ("string_state", "token_bucket"),
     6: ("concurrency",),
 }
-"""The files that make up the algorithm of each code."""
+"""What the algorithm of each code is put together from."""
 
 _DECIDE, _PEEK, _CORRECT, _RENEW, _RELEASE, _RESET = range(1, 7)
 _ENFORCE, _COUNT_DENIED, _CALENDAR_DAY, _SLOTS = 1, 2, 4, 8
@@ -43,10 +43,12 @@ _SERVER_TIME = """\
 local REQUESTS = #ARGV
 local time = redis.call("TIME")
 local now_us = time[1] * 1000000 + time[2]
+local TTL_MARGIN_MS = 1
 """
 _TEST_TIME = """\
 local REQUESTS = #ARGV - 1
 local now_us = tonumber(ARGV[#ARGV])
+local TTL_MARGIN_MS = 3600000
 """
 _REPLIED = "  -- Here tests number the replies.\n"
 _NUMBER = """\
@@ -54,45 +56,47 @@ _NUMBER = """\
   if type(reply) == "table" then reply[3] = number else reply = reply .. number end
 """
 
-Test = Literal["time", "sequence"]
-Reply = bytes | list[Any]
-"""What the script replied to one request. Its first item is 1, or 0 for a fault.
-
-An answer is bytes. To checks, it goes on with what `readings` reads; to a change, its second item
-says whether anything was changed. A fault is a list; its second item is the server's message.
-"""
+TestForm = Literal["time", "sequence"]
 Packed = tuple[list[str], bytes]
 """The keys of a request, and the request itself."""
+Reply = bytes | list[Any]
+"""What was replied to one request. Its first item is 1; 0 says that it is a fault.
+
+An answer is bytes: to checks, what `readings` reads; to a change, its second item says whether
+anything was changed. A fault is a list, and its second item the server's message.
+"""
 
 _READING = Struct(">?Iqqqq")
 _NUMBERED = Struct(">qq")
 
 
 @cache
-def text(*, test: Test | None = None, bare: bool = False) -> str:
+def text(*, test: TestForm | None = None, bare: bool = False) -> str:
     """Return the script.
 
-    The reply is a list with one item for each request; with `bare`, a request that comes alone is
+    It replies with a list, of one item for each request. With `bare`, a request that comes alone is
     replied to without a list around it, which saves the server a sixth of its time.
 
     Two forms are for tests. In `"time"`, the last argument is the time in microseconds, instead of
-    the server's own. In `"sequence"`, the last key is a counter, and each reply ends with the time
-    it was made at and its number in the order of all replies; see `split_number`.
+    the server's own, and keys live an hour longer, so that the server's clock has no say at all. In
+    `"sequence"`, the last key is a counter, and each reply ends with the time it was made at and
+    its number in the order of all: see `split_number`.
     """
-    prelude, shared = _inlined(_lua("limen.algorithms", "prelude"), {})
-    makers = "".join(
-        f"if code == {code} then\n{_algorithm(parts, shared)}end\n"
-        for code, parts in _PARTS.items()
+    header = _TEST_TIME if test == "time" else _SERVER_TIME
+    prelude, shared = _inlined(header + _lua("limen.algorithms", "prelude"), {})
+    algorithms = "".join(
+        f"if code == {code} then\n{_algorithm(names, shared)}end\n"
+        for code, names in _FILES.items()
     )
     rare, _ = _inlined(_lua("limen.backends.redis", "rare"), shared)
-    driver, _ = _inlined(_lua("limen.backends.redis", "driver"), shared)
+    driver = _lua("limen.backends.redis", "driver")
     if test == "sequence":
         driver = driver.replace(_REPLIED, _NUMBER)
     if not bare:
         driver = driver.replace("then return reply end", "then return {reply} end")
-    header = _TEST_TIME if test == "time" else _SERVER_TIME
+    driver, _ = _inlined(driver, shared)
     return (
-        f"{header}{prelude}\nlocal function algorithm_of(code)\n{makers}end\n\n"
+        f"{prelude}\nlocal function algorithm_of(code)\n{algorithms}end\n\n"
         f"local function rare(...)\n{rare}end\n\n{driver}"
     )
 
@@ -101,15 +105,15 @@ def _lua(package: str, name: str) -> str:
     return files(package).joinpath(f"{name}.lua").read_text("utf-8")
 
 
-def _algorithm(parts: Sequence[str], shared: Mapping[str, str]) -> str:
-    return "".join(_inlined(_lua("limen.algorithms", part), shared)[0] for part in parts)
+def _algorithm(names: Sequence[str], shared: Mapping[str, str]) -> str:
+    return "".join(_inlined(_lua("limen.algorithms", name), shared)[0] for name in names)
 
 
 def _inlined(lua: str, shared: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Put constants where they are used, and return those the text defines and shares.
+    """Put constants where they are used, and leave out comments; return the constants too.
 
-    A local that a function takes from around it is an object, made anew at every call: with some
-    dozens of constants that took longer than to decide.
+    A local that functions take from around them is an object of its own, made at every call. With
+    some dozens of constants, that took longer than to decide.
     """
     constants = dict(shared)
 
@@ -117,19 +121,20 @@ def _inlined(lua: str, shared: Mapping[str, str]) -> tuple[str, dict[str, str]]:
         constants[found[1]] = found[2]
         return ""
 
-    lua = re.sub(r'^local ([A-Z][A-Z_]*) = (-?\d+|"[^"]*")(?: *--.*)?\n', take, lua, flags=re.M)
+    lua = re.sub(r"^( *--.*)?\n", "", lua, flags=re.MULTILINE)
+    lua = re.sub(r'^local ([A-Z][A-Z_]*) = (-?\d+|"[^"]*")\n', take, lua, flags=re.MULTILINE)
     names = "|".join(constants)
-    lua = re.sub(rf"\b({names})\b", lambda found: constants[found[1]], lua) if names else lua
-    return lua, constants
+    return re.sub(rf"\b({names})\b", lambda found: constants[found[1]], lua), constants
 
 
 def pack_checks(namespace: str, checks: Sequence[Check], charge: bool, holder: str = "") -> Packed:
     """Pack checks to be decided together."""
     if len(checks) == 1 and not holder:
+        # What most requests are, without a loop.
         check = checks[0]
         head = b"\1\1" if charge else b"\2\1"
-        limit = _limit(check.limit, check.enforce)
-        return [redis_key(namespace, check)], head + limit + check.cost.to_bytes(4)
+        packed = head + _limit(check.limit, check.enforce) + check.cost.to_bytes(4)
+        return [redis_key(namespace, check)], packed
     keys = [redis_key(namespace, check) for check in checks]
     return keys, _request(_DECIDE if charge else _PEEK, checks, holder)
 
@@ -154,17 +159,17 @@ def pack_change(namespace: str, change: Change) -> Packed:
 
 def readings(reply: Reply) -> tuple[Reading, ...]:
     """Return what an answer says of each check."""
-    assert isinstance(reply, bytes)
-    if len(reply) == 1 + _READING.size:
-        return (cast("Reading", _READING.unpack_from(reply, 1)),)
-    return cast("tuple[Reading, ...]", tuple(_READING.iter_unpack(reply[1:])))
+    answer = cast("bytes", reply)
+    if len(answer) == 38:
+        return (cast("Reading", _READING.unpack_from(answer, 1)),)
+    return cast("tuple[Reading, ...]", tuple(_READING.iter_unpack(answer[1:])))
 
 
 def split_number(reply: Reply) -> tuple[Reply, int, int]:
-    """Return a reply of the form `"sequence"` as it would be otherwise, its time and its number."""
+    """Return a reply of the form `"sequence"` as it is without it; its time in µs; its number."""
     if isinstance(reply, list):
         return reply[:2], *_NUMBERED.unpack(reply[2])
-    return reply[: -_NUMBERED.size], *_NUMBERED.unpack_from(reply, len(reply) - _NUMBERED.size)
+    return reply[: -_NUMBERED.size], *_NUMBERED.unpack(reply[-_NUMBERED.size :])
 
 
 def _request(op: int, checks: Sequence[Check], holder: str) -> bytes:

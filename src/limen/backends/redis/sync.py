@@ -211,7 +211,8 @@ class RedisBackend:
 
     def _ask_about(self, address: Address, command: tuple[str, ...], sentinel: bool) -> object:
         try:
-            wire = Wire(open_socket(self._target, address, CONNECT_S / 2, sentinel=sentinel))
+            opened = open_socket(self._target, address, CONNECT_S / 2, sentinel=sentinel)
+            wire = Wire(opened, CONNECT_S)
             try:
                 return wire.ask(*command, ends=time.monotonic() + CONNECT_S)
             finally:
@@ -225,7 +226,7 @@ class RedisBackend:
         if target.kind == "sentinel":
             finder = route.find_primary(target.addresses, target.service)
             address = self._find(finder, sentinel=True)
-        wire = Wire(open_socket(target, address, CONNECT_S))
+        wire = Wire(open_socket(target, address, CONNECT_S), self._deadline)
         try:
             greeting = greet(must_lead=target.kind == "sentinel")
             command = next(greeting)
