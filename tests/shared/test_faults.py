@@ -178,6 +178,35 @@ class TestBrokenConnections:
         assert {decision.source for decision in asked} == {"local"}
         assert 1 <= charged <= 10
 
+    def test_a_task_that_is_not_answered_finds_another_way(
+        self, url: str, valkey: servers.Server
+    ) -> None:
+        async def ask(port: int) -> None:
+            async with AsyncLimiter(url_of(port), deadline=DEADLINE_S) as limiter:
+                await wait_for_the_store_async(limiter)
+                between.drop_replies()
+                asked = [await limiter.check("half-open", WIDE) for _ in range(5)]
+                assert {decision.source for decision in asked} == {"local"}
+                between.drop_replies(False)
+                await wait_for_the_store_async(limiter)
+                charged = WIDE.quota - (await limiter.peek("half-open", WIDE)).remaining
+                assert 1 <= charged <= 5
+
+        with proxy(valkey.port) as between:
+            asyncio.run(ask(between.port))
+
+    def test_a_reply_that_comes_too_late_is_nobodys(self, url: str, valkey: servers.Server) -> None:
+        # The first call has too little time left when it is sent, because connecting took most of
+        # it. Its reply arrives while the second waits for another.
+        with proxy(valkey.port) as between, Limiter(url, deadline=PATIENT_S) as direct:
+            for _ in range(5):
+                direct.check("first", WIDE)
+            between.delay = 0.1
+            with Limiter(url_of(between.port), deadline=0.35) as limiter:
+                assert limiter.check("first", WIDE).degraded
+                second = limiter.check("second", WIDE)
+                assert (second.source, WIDE.quota - second.remaining) == ("store", 1)
+
     def test_a_slow_way_in_is_gone_to_the_end(self, url: str, valkey: servers.Server) -> None:
         # Connecting takes several round trips, longer than any caller has. Somebody has to
         # go on with it after the caller has left, or the store is never reached.

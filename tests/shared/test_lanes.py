@@ -20,7 +20,8 @@ import pytest
 import redis
 
 from limen import AsyncLimiter, Check, Concurrency, Limit, Limiter
-from limen.backends.redis.batch import MAX_KEYS, Request, calls_of
+from tests import servers
+from tests.proxy import proxy
 from tests.shared.load import WIDE, Tasks, Threads, Told
 
 SLOW_MACHINE_S = 5.0
@@ -59,14 +60,27 @@ def test_what_waits_together_travels_together(url: str, admin: redis.Redis) -> N
     assert calls <= 2
 
 
-def test_a_call_has_at_most_512_keys() -> None:
-    class Waiter:
-        def __init__(self, keys: int) -> None:
-            self.request = Request([f"{n}" for n in range(keys)], b"", 0)
+def test_the_newest_who_waits_leads(url: str, valkey: servers.Server) -> None:
+    # It has the most time left. Were it the oldest, the call would end with the oldest's time.
+    sources: dict[str, str] = {}
 
-    calls = calls_of([Waiter(200) for _ in range(5)])
-    assert [len(call.waiters) for call in calls] == [2, 2, 1]
-    assert all(call.keys <= MAX_KEYS for call in calls)
+    def ask(name: str) -> None:
+        sources[name] = limiter.check(name, WIDE).source
+
+    with proxy(valkey.port) as between:
+        limiter = Limiter(f"redis://127.0.0.1:{between.port}", deadline=0.36)
+        while limiter.check("warm", WIDE).degraded:
+            pass
+        between.delay = 0.1
+        threads = [threading.Thread(target=ask, args=(name,)) for name in ("lead", "old", "new")]
+        for thread, pause in zip(threads, (0.02, 0.1, 0), strict=True):
+            thread.start()
+            time.sleep(pause)
+        for thread in threads:
+            thread.join(10)
+        limiter.close()
+    assert sources["lead"] == "store"
+    assert sources["new"] == "store"
 
 
 def _ask_in_child(limiter: Limiter, calls: int, queue: Any) -> None:

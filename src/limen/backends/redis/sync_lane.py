@@ -260,6 +260,8 @@ class Lane:
             if self._step_out(ticket):
                 self._hand_on()
             raise
+        if ticket.answer is not None:
+            return
         if not self._step_out(ticket):
             if ticket.answer is None:
                 ticket.answer = Fault("timeout", f"{self._where}: no answer in time")

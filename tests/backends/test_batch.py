@@ -1,0 +1,176 @@
+"""How requests become calls, and what each reply of a server means for those who wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from limen import Check, Concurrency, Limit
+from limen.backends import Correct, Fault, FaultKind, Release, Reset
+from limen.backends.redis import across
+from limen.backends.redis.batch import MAX_KEYS, Again, Call, Packer, Request, calls_of, greet
+from limen.backends.redis.protocol import ServerError, fault_of
+from limen.backends.redis.route import find_owners, find_primary
+from limen.errors import StoreError
+from limen.model import Receipt
+
+
+class Waiter:
+    def __init__(self, slot: int = 0, keys: int = 1, *, asking: bool = False) -> None:
+        self.request = Request([f"{n}" for n in range(keys)], b"", slot, asking=asking)
+
+
+class TestCalls:
+    def test_one_for_each_slot(self) -> None:
+        waiters = [Waiter(slot) for slot in (1, 2, 1, 3, 2)]
+        calls = calls_of(waiters)
+        assert [[each.request.slot for each in call.waiters] for call in calls] == [
+            [1, 1],
+            [2, 2],
+            [3],
+        ]
+
+    def test_no_more_keys_than_a_call_may_have(self) -> None:
+        calls = calls_of([Waiter(keys=200) for _ in range(5)])
+        assert [len(call.waiters) for call in calls] == [2, 2, 1]
+        assert all(call.keys <= MAX_KEYS for call in calls)
+
+    def test_asking_stands_in_the_same_packet(self) -> None:
+        [call] = calls_of([Waiter(asking=True)])
+        assert call.asks_first
+        assert call.encode().startswith(b"*1\r\n$6\r\nASKING\r\n*")
+
+    def test_who_has_to_be_asked_first_goes_alone(self) -> None:
+        assert len(calls_of([Waiter(), Waiter(asking=True), Waiter()])) == 2
+
+
+@pytest.mark.parametrize(
+    ("reply", "again"),
+    [
+        (ServerError("NOSCRIPT No matching script."), Again(in_full=True)),
+        (ServerError("MOVED 7 10.0.0.1:6380"), Again(("10.0.0.1", 6380))),
+        (ServerError("MOVED 7 ::1:6380"), Again(("::1", 6380))),
+        (ServerError("ASK 7 10.0.0.1:6380"), Again(("10.0.0.1", 6380), asking=True)),
+        (ServerError("TRYAGAIN Multiple keys"), Again(pause_s=0.005)),
+        (ServerError("READONLY You can't write"), Again(fresh=True)),
+        ([[0, b"READONLY You can't write against a read only replica"]], Again(fresh=True)),
+    ],
+)
+def test_what_was_not_done_is_asked_again(reply: object, again: Again) -> None:
+    [(_, answer)] = Call([Waiter()]).answers(reply, "here")
+    assert answer == again
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (ServerError("LOADING Redis is loading the dataset in memory"), "loading"),
+        (ServerError("OOM command not allowed"), "memory"),
+        (ServerError("BUSY Redis is busy running a script"), "busy"),
+        (ServerError("CLUSTERDOWN The cluster is down"), "cluster"),
+        (ServerError("NOAUTH Authentication required."), "rights"),
+        (ServerError("NOPERM this user has no permissions"), "rights"),
+        (ServerError("MISCONF Redis is configured to save"), "readonly"),
+        (ServerError("ERR Error compiling script"), "script"),
+        ([[0, b"WRONGTYPE Operation against a key"]], "poisoned"),
+        ([[0, b"OOM command not allowed when used memory > 'maxmemory'."]], "memory"),
+        ([[0, b"ERR The user executing the script can't run this command"]], "rights"),
+        ([[0, b"ERR ACL failure in script: No permissions to access a key"]], "rights"),
+        ([[0, b"ERR user_script:1: something"]], "script"),
+        (b"+HTTP/1.1 200 OK", "protocol"),
+        ([], "protocol"),
+        ([b"\1", b"\1"], "protocol"),
+        (7, "protocol"),
+    ],
+)
+def test_other_replies_are_faults_with_their_kind(reply: object, kind: FaultKind) -> None:
+    [(_, answer)] = Call([Waiter()]).answers(reply, "redis://here")
+    assert isinstance(answer, Fault)
+    assert answer.kind == kind
+    assert answer.message.startswith("redis://here: ")
+
+
+def test_a_fault_does_not_repeat_what_was_sent() -> None:
+    echo = "ERR unknown command 'AUTH', with args beginning with: 'limen' 'hunter2'"
+    assert "hunter2" not in str(fault_of(ServerError(echo), "here"))
+
+
+class TestGreeting:
+    def test_gives_the_script_to_who_does_not_have_it(self) -> None:
+        greeting = greet(must_lead=False)
+        assert next(greeting)[:2] == ("SCRIPT", "EXISTS")
+        assert greeting.send([0])[:2] == ("SCRIPT", "LOAD")
+        with pytest.raises(StopIteration):
+            greeting.send(b"sha")
+
+    def test_is_short_with_who_has_it_and_with_who_forbids_it(self) -> None:
+        for reply in ([1], ServerError("NOPERM not for you")):
+            greeting = greet(must_lead=False)
+            next(greeting)
+            with pytest.raises(StopIteration):
+                greeting.send(reply)
+
+    def test_refuses_a_replica_where_the_primary_is_wanted(self) -> None:
+        greeting = greet(must_lead=True)
+        assert next(greeting) == ("ROLE",)
+        with pytest.raises(ServerError, match="READONLY"):
+            greeting.send([b"slave", b"host", 1, b"connected", 2])
+
+    def test_passes_trouble_on(self) -> None:
+        greeting = greet(must_lead=False)
+        next(greeting)
+        with pytest.raises(ServerError, match="LOADING"):
+            greeting.send(ServerError("LOADING"))
+
+
+class TestFinding:
+    def test_owners_come_from_the_first_who_knows(self) -> None:
+        finder = find_owners([("a", 1), ("b", 2), ("c", 3)])
+        assert next(finder) == (("a", 1), ("CLUSTER", "SLOTS"))
+        assert finder.send(ConnectionError("refused"))[0] == ("b", 2)
+        assert finder.send([])[0] == ("c", 3)
+        with pytest.raises(StopIteration) as done:
+            finder.send([[0, 1, [b"", 7]], [2, 16_383, [b"host", 8], [b"replica", 9]]])
+        owners = done.value.value
+        assert owners[:3] == [("c", 7), ("c", 7), ("host", 8)]
+
+    def test_when_nobody_knows_the_last_trouble_is_told(self) -> None:
+        finder = find_owners([("a", 1)])
+        next(finder)
+        with pytest.raises(StoreError, match="a:1: cluster support disabled"):
+            finder.send(ServerError("cluster support disabled"))
+
+    def test_the_primary_comes_from_the_first_who_knows(self) -> None:
+        finder = find_primary([("a", 1), ("b", 2)], "limen")
+        assert next(finder) == (("a", 1), ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "limen"))
+        assert finder.send(None)[0] == ("b", 2)
+        with pytest.raises(StopIteration) as done:
+            finder.send([b"10.0.0.1", b"6379"])
+        assert done.value.value == ("10.0.0.1", 6379)
+
+
+class TestAcross:
+    """Requests that span slots: what is sent, in which order, when things go wrong."""
+
+    packer = Packer("limen", clustered=True)
+    checks = (Check(Limit(5, 60), "a"), Check(Limit(5, 60), "b"))
+
+    def test_changes_are_cut_by_slot(self) -> None:
+        receipt = Receipt("1", tuple((check, 7) for check in self.checks))
+        for change in (Correct(receipt, 0), Reset(self.checks)):
+            step = next(across.change(self.packer, change))
+            assert len({request.slot for request in step.requests}) == len(step.requests) == 2
+        held = Release(Check(Concurrency(1, lease=1), "a"), "holder")
+        assert len(next(across.change(self.packer, held)).requests) == 1
+
+    def test_after_a_fault_what_was_reserved_is_given_back_behind(self) -> None:
+        steps = across.decide(self.packer, self.checks, True, "", "1")
+        reserved = next(steps)
+        admitted = bytes.fromhex("01 01 00000004" + "00" * 24 + "0000000000000007")
+        fault = Fault("timeout", "no answer")
+        undo = steps.send([admitted, fault])
+        assert undo.undoes
+        assert undo.behind
+        assert [request.slot for request in undo.requests] == [reserved.requests[0].slot]
+        with pytest.raises(StopIteration) as done:
+            steps.send(())
+        assert done.value.value == fault
