@@ -65,24 +65,24 @@ class AsyncLimiter:
         Raises `InvalidInput` or `InvalidLimit` for arguments that make no sense, and charges
         nothing then.
         """
-        return await self._decide(self._limits.checks(limits, key, cost))
+        return await self._ask(self._limits.checks(limits, key, cost))
 
     async def decide(self, *checks: Check) -> Decision:
         """Decide several checks together, each with its own key and cost: all or nothing."""
-        return await self._decide(plan.validated(checks))
+        return await self._ask(plan.validated(checks))
 
-    async def _decide(self, checks: tuple[Check, ...], holder: str = "") -> Decision:
-        decision = await self._ask(checks, True, holder)
-        if self._observers:
-            plan.notify(self._observers, decision)
-        return decision
-
-    async def _ask(self, checks: tuple[Check, ...], charge: bool, holder: str = "") -> Decision:
+    async def _ask(
+        self, checks: tuple[Check, ...], holder: str = "", *, charge: bool = True
+    ) -> Decision:
         answer = await self._backend.run_all(checks, charge, holder)
         if isinstance(answer, Fault):
             readings, sources = self._guard.decide(answer, checks, charge, holder)
-            return plan.combine(checks, readings, next(self._ids), sources)
-        return plan.combine(checks, answer, next(self._ids))
+            decision = plan.combine(checks, readings, next(self._ids), sources)
+        else:
+            decision = plan.combine(checks, answer, next(self._ids))
+        if self._observers and charge:
+            plan.notify(self._observers, decision)
+        return decision
 
     async def _change(self, change: Change) -> bool:
         done = self._guard.change(change)
@@ -93,10 +93,7 @@ class AsyncLimiter:
 
     async def peek(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
         """Say what `check` would say, and charge nothing. `remaining` is before charging."""
-        return await self._peek(self._limits.checks(limits, key, cost))
-
-    async def _peek(self, checks: tuple[Check, ...]) -> Decision:
-        return await self._ask(checks, False)
+        return await self._ask(self._limits.checks(limits, key, cost), charge=False)
 
     async def refund(self, decision: Decision | Receipt) -> bool:
         """Give back what a decision charged and is still counted; return whether there was any.
@@ -144,15 +141,15 @@ class AsyncLimiter:
             turn.set_result(None)
         try:
             if not turn.done():
-                patience.wait_for(await self._peek(checks), self._clock.monotonic())
+                patience.wait_for(await self._ask(checks, charge=False), self._clock.monotonic())
                 await asyncio.wait([turn], timeout=patience.left(self._clock.monotonic()))
                 if not turn.done():
-                    raise RateLimitExceeded(as_refusal(await self._peek(checks)))
+                    raise RateLimitExceeded(as_refusal(await self._ask(checks, charge=False)))
             while True:
                 # Where refusals count, ask first: who waits for his turn is not hammering.
-                decision = await self._peek(checks) if counts_denied(checks) else None
+                decision = await self._ask(checks, charge=False) if counts_denied(checks) else None
                 if decision is None or decision.allowed:
-                    decision = await self._decide(checks)
+                    decision = await self._ask(checks)
                 if decision.allowed:
                     await self._sit_out(decision, patience)
                     return decision
@@ -181,7 +178,7 @@ class AsyncLimiter:
         """
         beside = self._limits.checks(limits, key, 1) if limits else ()
         checks = (plan.slot_check(concurrency, key), *beside)
-        return AsyncSlot(self._decide, self._change, self._clock, checks)
+        return AsyncSlot(self._ask, self._change, self._clock, checks)
 
     def limit(
         self, *limits: Limit | str, key: str | KeyFunction | None = None, cost: int = 1

@@ -86,7 +86,7 @@ class Limiter:
             or type(cost) is not int
             or (cost != 1 and not 0 <= cost <= MAX_COST)
         ):
-            return self._decide(self._limits.checks(limits, key, cost))
+            return self._ask(self._limits.checks(limits, key, cost))
         # Nearly every call in memory comes this way: one limit, seen before, on a proper key.
         # Nothing is left to plan or to combine, and each function not called is a twentieth of
         # the time.
@@ -110,20 +110,18 @@ class Limiter:
 
     def decide(self, *checks: Check) -> Decision:
         """Decide several checks together, each with its own key and cost: all or nothing."""
-        return self._decide(plan.validated(checks))
+        return self._ask(plan.validated(checks))
 
-    def _decide(self, checks: tuple[Check, ...], holder: str = "") -> Decision:
-        decision = self._ask(checks, True, holder)
-        if self._observers:
-            plan.notify(self._observers, decision)
-        return decision
-
-    def _ask(self, checks: tuple[Check, ...], charge: bool, holder: str = "") -> Decision:
+    def _ask(self, checks: tuple[Check, ...], holder: str = "", *, charge: bool = True) -> Decision:
         answer = self._backend.run_all(checks, charge, holder)
         if isinstance(answer, Fault):
             readings, sources = self._guard.decide(answer, checks, charge, holder)
-            return plan.combine(checks, readings, next(self._ids), sources)
-        return plan.combine(checks, answer, next(self._ids))
+            decision = plan.combine(checks, readings, next(self._ids), sources)
+        else:
+            decision = plan.combine(checks, answer, next(self._ids))
+        if self._observers and charge:
+            plan.notify(self._observers, decision)
+        return decision
 
     def _change(self, change: Change) -> bool:
         done = self._guard.change(change)
@@ -134,10 +132,7 @@ class Limiter:
 
     def peek(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
         """Say what `check` would say, and charge nothing. `remaining` is before charging."""
-        return self._peek(self._limits.checks(limits, key, cost))
-
-    def _peek(self, checks: tuple[Check, ...]) -> Decision:
-        return self._ask(checks, False)
+        return self._ask(self._limits.checks(limits, key, cost), charge=False)
 
     def refund(self, decision: Decision | Receipt) -> bool:
         """Give back what a decision charged and is still counted; return whether there was any.
@@ -180,15 +175,15 @@ class Limiter:
             with self._lines_lock:
                 first = self._lines.join(line, turn)
             if not first:
-                patience.wait_for(self._peek(checks), self._clock.monotonic())
+                patience.wait_for(self._ask(checks, charge=False), self._clock.monotonic())
                 left = patience.left(self._clock.monotonic())
                 if not turn.acquire(timeout=-1 if left is None else left):
-                    raise RateLimitExceeded(as_refusal(self._peek(checks)))
+                    raise RateLimitExceeded(as_refusal(self._ask(checks, charge=False)))
             while True:
                 # Where refusals count, ask first: who waits for his turn is not hammering.
-                decision = self._peek(checks) if counts_denied(checks) else None
+                decision = self._ask(checks, charge=False) if counts_denied(checks) else None
                 if decision is None or decision.allowed:
-                    decision = self._decide(checks)
+                    decision = self._ask(checks)
                 if decision.allowed:
                     self._sit_out(decision, patience)
                     return decision
@@ -216,7 +211,7 @@ class Limiter:
         """
         beside = self._limits.checks(limits, key, 1) if limits else ()
         checks = (plan.slot_check(concurrency, key), *beside)
-        return Slot(self._decide, self._change, self._keeper, self._clock, checks)
+        return Slot(self._ask, self._change, self._keeper, self._clock, checks)
 
     def limit(
         self, *limits: Limit | str, key: str | KeyFunction | None = None, cost: int = 1

@@ -122,7 +122,9 @@ class AsyncRedisBackend:
     async def _ask(self, home: Home, request: Request, ends: float) -> bytes | Fault:
         tries, again = 0, Again()
         while tries < _MAX_TRIES:
-            lane = await self._lane(home, request, ends)
+            if self._router.clustered:
+                await self._know_shape(home, ends)
+            lane = self._lane(home, request)
             if isinstance(lane, Fault):
                 return lane
             answer = await lane.ask(request, ends)
@@ -174,12 +176,15 @@ class AsyncRedisBackend:
         task.add_done_callback(home.tasks.discard)
         return task
 
-    async def _lane(self, home: Home, request: Request, ends: float) -> Lane | Fault:
-        if self._router.clustered:
-            self._refresh(home)
-            # Not an event: it may be another loop that is looking it up.
-            while not self._router.is_known and home.loop.time() < ends:  # noqa: ASYNC110
-                await asyncio.sleep(_LOOK_S)
+    async def _know_shape(self, home: Home, ends: float) -> None:
+        """Have the cluster's shape looked up, if it is time to; wait only if it was never known."""
+        if self._router.should_refresh(home.loop.time()):
+            self._leave_behind(home, self._refresh_behind(home))
+        # Not an event: it may be another loop that is looking it up.
+        while not self._router.is_known and home.loop.time() < ends:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+
+    def _lane(self, home: Home, request: Request) -> Lane | Fault:
         address = self._router.address(request)
         if address is None:
             return self._router.nobody_owns(request)
@@ -189,11 +194,6 @@ class AsyncRedisBackend:
                 home.loop, lambda: self._open(address), self._target.shown, self._deadline
             )
         return lane
-
-    def _refresh(self, home: Home) -> None:
-        """Have the cluster's shape looked up, if it is time to, by a task of its own."""
-        if self._router.should_refresh(home.loop.time()):
-            self._leave_behind(home, self._refresh_behind(home))
 
     async def _refresh_behind(self, home: Home) -> None:
         try:

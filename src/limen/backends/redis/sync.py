@@ -92,7 +92,9 @@ class RedisBackend:
     def _ask(self, request: Request, ends: float) -> bytes | Fault:
         tries, again = 0, Again()
         while tries < _MAX_TRIES:
-            lane = self._lane(request, ends)
+            if self._router.clustered:
+                self._know_shape(ends)
+            lane = self._lane(request)
             if isinstance(lane, Fault):
                 return lane
             ticket = Ticket(request, ends)
@@ -113,8 +115,10 @@ class RedisBackend:
         """Ask for all of them at the same time."""
         tickets = [Ticket(request, ends) for request in requests]
         by_lane: dict[Lane, list[Ticket]] = {}
+        if self._router.clustered:
+            self._know_shape(ends)
         for ticket in tickets:
-            lane = self._lane(ticket.request, ends)
+            lane = self._lane(ticket.request)
             if isinstance(lane, Fault):
                 ticket.answer = lane
             else:
@@ -160,11 +164,16 @@ class RedisBackend:
                 _logger.warning("%d refunds were lost: %s", len(lost), lost[0])
         return replies
 
-    def _lane(self, request: Request, ends: float) -> Lane | Fault:
-        if self._router.clustered:
-            self._refresh()
-            if not self._router.is_known:
-                self._shape_known.wait(max(ends - time.monotonic(), 0))
+    def _know_shape(self, ends: float) -> None:
+        """Have the cluster's shape looked up, if it is time to; wait only if it was never known."""
+        with self._mutex:
+            due = self._router.should_refresh(time.monotonic())
+        if due:
+            threading.Thread(target=self._refresh_behind, name="limen-shape", daemon=True).start()
+        if not self._router.is_known:
+            self._shape_known.wait(max(ends - time.monotonic(), 0))
+
+    def _lane(self, request: Request) -> Lane | Fault:
         address = self._router.address(request)
         if address is None:
             return self._router.nobody_owns(request)
@@ -180,13 +189,6 @@ class RedisBackend:
         if again.pause_s:
             time.sleep(min(again.pause_s, max(ends - time.monotonic(), 0)))
         return self._router.follow(request, again)
-
-    def _refresh(self) -> None:
-        """Have the cluster's shape looked up, if it is time to, by a thread of its own."""
-        with self._mutex:
-            due = self._router.should_refresh(time.monotonic())
-        if due:
-            threading.Thread(target=self._refresh_behind, name="limen-shape", daemon=True).start()
 
     def _refresh_behind(self) -> None:
         try:
