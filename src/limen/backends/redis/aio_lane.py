@@ -1,6 +1,6 @@
 """A lane for asyncio: one connection to a server, and the line of those who wait for it.
 
-One call is under way at a time; what comes meanwhile shares the next. It is a protocol on the
+At most two packets are under way; what comes meanwhile shares the next. It is a protocol on the
 loop's own transport: no task stands between a reply and those who wait for it, so to cancel a
 waiter cancels nothing else. A lane belongs to one loop.
 """
@@ -15,6 +15,9 @@ from limen.backends import Fault
 from limen.backends.redis.batch import MAX_REQUESTS, Again, Answer, Call, Request, calls_of
 from limen.backends.redis.protocol import NO_REPLY, Reader, fault_of, new_reader
 from limen.connect import Opened
+
+_MAX_PACKETS = 2
+_WORTH_TWO = 32
 
 
 class Ticket:
@@ -53,6 +56,8 @@ class Lane(asyncio.Protocol):
         self._writer: asyncio.StreamWriter | None = None
         self._reader: Reader = new_reader()
         self._connecting: asyncio.Task[None] | None = None
+        self._packets = 0
+        """How many packets are under way."""
         self._will_flush = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -60,7 +65,7 @@ class Lane(asyncio.Protocol):
         """Stand in line; the future gets the answer, at the latest when the time is over."""
         future: asyncio.Future[Answer] = self._loop.create_future()
         self._waiting.append(Ticket(request, ends, future))
-        if not self._calls and not self._will_flush:
+        if self._packets < _MAX_PACKETS and not self._will_flush:
             # Not now but soon: what else is ready to run may have something to ask, too.
             self._will_flush = True
             self._loop.call_soon(self._flush)
@@ -84,8 +89,14 @@ class Lane(asyncio.Protocol):
             if self._waiting and self._connecting is None:
                 self._connecting = self._loop.create_task(self._connect())
             return
+        # In two halves: the server works on one while this process works on the other.
+        most = MAX_REQUESTS
+        if not self._packets and len(self._waiting) >= _WORTH_TWO:
+            most = min(most, len(self._waiting) // 2)
+            self._will_flush = True
+            self._loop.call_soon(self._flush)
         batch: list[Ticket] = []
-        while self._waiting and len(batch) < MAX_REQUESTS:
+        while self._waiting and len(batch) < most:
             ticket = self._waiting.popleft()
             if not ticket.future.done():  # else cancelled, or too late
                 batch.append(ticket)
@@ -93,6 +104,8 @@ class Lane(asyncio.Protocol):
             calls = calls_of(batch)
             for call in calls:
                 call.sent_at = self._loop.time()
+            calls[-1].ends_packet = True
+            self._packets += 1
             self._calls.extend(calls)
             self._writer.write(b"".join([call.encode() for call in calls]))
 
@@ -106,7 +119,9 @@ class Lane(asyncio.Protocol):
                     self._calls[0].asks_first = False
                     continue
                 is_right = True
-                for ticket, answer in self._calls.popleft().answers(reply, self._where):
+                call = self._calls.popleft()
+                self._packets -= call.ends_packet
+                for ticket, answer in call.answers(reply, self._where):
                     is_right = is_right and not (type(answer) is Again and answer.fresh)
                     ticket.tell(answer)
                 if not is_right:
@@ -115,7 +130,7 @@ class Lane(asyncio.Protocol):
         except Exception as error:
             self._lose(fault_of(error, self._where))
             return
-        if self._waiting and not self._calls and not self._will_flush:
+        if self._waiting and self._packets < _MAX_PACKETS and not self._will_flush:
             # Behind those who were just told: their next requests share the call.
             self._will_flush = True
             self._loop.call_soon(self._flush)
@@ -131,7 +146,7 @@ class Lane(asyncio.Protocol):
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.transport.abort()
-        calls, self._calls = self._calls, deque()
+        calls, self._calls, self._packets = self._calls, deque(), 0
         for call in calls:
             for ticket in call.waiters:
                 ticket.tell(fault)

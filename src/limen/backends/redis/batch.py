@@ -79,6 +79,8 @@ class Call(Struct, Generic[Waiter]):
     """Whether a reply to ASKING comes before the one that counts."""
     keys: int = 0
     sent_at: float = 0.0
+    ends_packet: bool = False
+    """Whether it is the last of those that were sent together."""
 
     def encode(self) -> bytes:
         """Return the command as it is sent, behind ASKING where that is needed."""
