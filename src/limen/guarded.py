@@ -6,9 +6,6 @@ share of the limit; `open` lets everybody pass, `closed` nobody. Knows no store 
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -16,14 +13,13 @@ from msgspec import structs
 
 from limen.backends import Change, Correct, Fault, Release, Renew
 from limen.backends.memory import MemoryBackend
+from limen.backends.sampled import SampledLog
 from limen.clock import SystemClock
 from limen.errors import StoreError
 from limen.model import UNCHARGED, Check, Concurrency, Limit, OnError, Reading, Source
 
 _MAX_LOCAL_KEYS = 100_000
 _CLOSED_RETRY_US = 1_000_000
-_LOG_EVERY_S = 1.0
-_logger = logging.getLogger("limen")
 
 
 class Guard:
@@ -33,13 +29,13 @@ class Guard:
         self._on_error = on_error
         self._instances = instances
         self._local = MemoryBackend(SystemClock(), _MAX_LOCAL_KEYS)
-        self._log = _SampledLog()
+        self._log = SampledLog()
 
     def decide(
         self, fault: Fault, checks: Sequence[Check], charge: bool, holder: str
     ) -> tuple[list[Reading], list[Source]]:
         """Return a reading for each check, and who gave it. All or nothing, as the store does."""
-        self._log.warn(fault)
+        self._warn(fault)
         sources: list[Source] = [check.on_error or self._on_error for check in checks]
         pairs = list(zip(checks, sources, strict=True))
         is_shut = any(source == "closed" and check.enforce for check, source in pairs)
@@ -73,33 +69,17 @@ class Guard:
         if isinstance(change, Correct | Release):
             # What was charged stays charged, what is held is held: until the period, or the lease,
             # is over. Not worth an error in a program whose real work is done.
-            self._log.warn(fault)
+            self._warn(fault)
             return False
         raise StoreError(str(fault))
+
+    def _warn(self, fault: Fault) -> None:
+        self._log.warn(fault.kind, f"the store did not answer ({fault.kind}): {fault}")
 
     def _share(self, check: Check) -> Check:
         if self._instances == 1:
             return check
         return structs.replace(check, limit=_share_of(check.limit, self._instances))
-
-
-class _SampledLog:
-    """Logs faults, of each kind at most one a second: an outage must not fill the disk."""
-
-    def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._kinds: dict[str, tuple[float, int]] = {}
-
-    def warn(self, fault: Fault) -> None:
-        now = time.monotonic()
-        with self._mutex:
-            due, unsaid = self._kinds.get(fault.kind, (0.0, 0))
-            if now < due:
-                self._kinds[fault.kind] = (due, unsaid + 1)
-                return
-            self._kinds[fault.kind] = (now + _LOG_EVERY_S, 0)
-        more = f" (and {unsaid} more of the kind since the last line)" if unsaid else ""
-        _logger.warning("the store did not answer (%s): %s%s", fault.kind, fault, more)
 
 
 @lru_cache(maxsize=4_096)

@@ -8,9 +8,8 @@ from limen import Check, Concurrency, Limit
 from limen.backends import Correct, Fault, FaultKind, Release, Reset
 from limen.backends.redis import across
 from limen.backends.redis.batch import MAX_KEYS, Again, Call, Packer, Request, calls_of, greet
-from limen.backends.redis.protocol import ServerError, fault_of
+from limen.backends.redis.protocol import ServerError, Unfound, fault_of
 from limen.backends.redis.route import find_owners, find_primary
-from limen.errors import StoreError
 from limen.model import Receipt
 
 
@@ -136,8 +135,11 @@ class TestFinding:
     def test_when_nobody_knows_the_last_trouble_is_told(self) -> None:
         finder = find_owners([("a", 1)])
         next(finder)
-        with pytest.raises(StoreError, match="a:1: cluster support disabled"):
-            finder.send(ServerError("cluster support disabled"))
+        with pytest.raises(Unfound) as caught:
+            finder.send(ServerError("ERR This instance has cluster support disabled"))
+        fault = fault_of(caught.value, "here")
+        assert fault.kind == "cluster"
+        assert "redis://" in fault.advice
 
     def test_the_primary_comes_from_the_first_who_knows(self) -> None:
         finder = find_primary([("a", 1), ("b", 2)], "limen")

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from typing import Any
 
 import redis
 
-from limen import AsyncLimiter, Decision, Limiter
+from limen import AsyncLimiter, Decision, Limit, Limiter
 from limen.keys import MAX_BYTES
 from limen.limiter import AsyncSlot
 from tests import servers
@@ -103,10 +103,10 @@ class Threaded:
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def check_often(self, times: int, *args: Any, **kwargs: Any) -> list[Decision]:
+    def check_all(self, keys: Iterable[str], *limits: Limit) -> list[Decision]:
         """Ask by many threads at once."""
         with ThreadPoolExecutor(CALLERS) as pool:
-            asked = [pool.submit(self._limiter.check, *args, **kwargs) for _ in range(times)]
+            asked = [pool.submit(self._limiter.check, key, *limits) for key in keys]
             return [each.result() for each in asked]
 
 
@@ -162,12 +162,12 @@ class Blocking:
     def sleep(self, seconds: float) -> None:
         self._runner.run(asyncio.sleep(seconds))
 
-    def check_often(self, times: int, *args: Any, **kwargs: Any) -> list[Decision]:
+    def check_all(self, keys: Iterable[str], *limits: Limit) -> list[Decision]:
         """Ask by many tasks at once."""
 
         async def ask() -> list[Decision]:
             assert isinstance(self._wrapped, AsyncLimiter)
-            asked = [self._wrapped.check(*args, **kwargs) for _ in range(times)]
+            asked = [self._wrapped.check(key, *limits) for key in keys]
             return list(await asyncio.gather(*asked))
 
         return self._runner.run(ask())

@@ -69,7 +69,7 @@ class TestQuota:
     def test_is_exact_when_many_come_at_once(
         self, limiter: Any, limit_of: Callable[..., Limit], algorithm: str
     ) -> None:
-        decisions = limiter.check_often(60, "k", limit_of(40, algorithm))
+        decisions = limiter.check_all(["k"] * 60, limit_of(40, algorithm))
         assert sum(decision.allowed for decision in decisions) == 40
         assert sorted(decision.remaining for decision in decisions) == [0] * 20 + [*range(40)]
 
@@ -92,6 +92,28 @@ class TestQuota:
         # A fixed window is kept for one period more, for a clock that steps back.
         limiter.sleep(0.025)
         assert store.ttls_ms(f"{namespace}*") == {}
+
+    @every_algorithm
+    def test_is_remembered_until_the_reset(
+        self, limiter: Any, store: Store, namespace: str, algorithm: str
+    ) -> None:
+        limit = Limit(10, 0.1, algorithm=algorithm)
+
+        def assert_kept() -> None:
+            before = time.time()
+            reset_ms = limiter.peek("k", limit).reset_after * 1_000
+            left_ms = store.ttls_ms(f"{namespace}:{{k}}*|").values()
+            took_ms = (time.time() - before) * 1_000 + 1
+            assert all(ttl_ms >= reset_ms - took_ms for ttl_ms in left_ms)
+
+        first = limiter.check("k", limit, cost=2)
+        assert_kept()
+        limiter.sleep(0.02)
+        limiter.check("k", limit)
+        assert_kept()
+        limiter.sleep(0.02)
+        limiter.settle(first, 5)
+        assert_kept()
 
 
 def until_refused(limiter: Any, limit: Limit) -> Decision:

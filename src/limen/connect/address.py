@@ -27,6 +27,7 @@ _OPTIONS = (
     "ssl_keyfile",
 )
 _SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
+_UNIX = ("unix", "redis+unix", "valkey+unix")
 _EXAMPLES = (
     "'memory://', 'redis://host:6379', 'rediss://...' with TLS, 'unix:///run/redis.sock', "
     "'redis+cluster://host:6379,host:6380' or 'redis+sentinel://host:26379/service'"
@@ -78,7 +79,7 @@ def parse(url: str) -> Target:
     login, at, hosts = authority.rpartition("@")
     options = _login(scheme, login) if at else {}
     name, _, form = scheme.partition("+")
-    if form == "unix" or scheme == "unix":
+    if scheme in _UNIX:
         return _socket_file(
             scheme, hosts, unquote(slash + path), {**options, **_query(scheme, query)}
         )
@@ -89,7 +90,7 @@ def parse(url: str) -> Target:
     service, path = _service(scheme, path) if kind == "sentinel" else ("", path)
     db = _database(scheme, kind, path.strip("/"))
     port = _SENTINEL_PORT if kind == "sentinel" else _PORT
-    addresses = tuple([_address(scheme, host, port) for host in hosts.split(",")])
+    addresses = tuple([_address(scheme, host, port) for host in (hosts or "localhost").split(",")])
     if kind == "single" and len(addresses) > 1:
         raise ConfigurationError(
             f"'{scheme}://' takes one host; several are a 'redis+cluster://' or 'redis+sentinel://'"
@@ -185,7 +186,9 @@ def _database(scheme: str, kind: Kind, text: str) -> int:
 def _address(scheme: str, text: str, port: int) -> Address:
     try:
         parts = urlsplit(f"//{text}")
-        return unquote(parts.hostname or "localhost"), parts.port or port
+        if not parts.hostname or parts.port == 0:
+            raise ValueError
+        return unquote(parts.hostname), parts.port or port
     except ValueError:
         # Not the text itself: with a mistyped address, a password may be in it.
         raise ConfigurationError(

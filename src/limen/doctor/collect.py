@@ -18,14 +18,13 @@ from redis.exceptions import RedisError
 from limen.backends import Fault, Reset
 from limen.backends.redis import route
 from limen.backends.redis.batch import Packer
-from limen.backends.redis.protocol import ServerError, fault_of, pack_command
+from limen.backends.redis.protocol import ServerError, Unfound, fault_of, pack_command
 from limen.backends.redis.sync import RedisBackend
 from limen.backends.redis.sync_lane import Wire
 from limen.connect import Address, Target, open_socket
 from limen.connect.address import show_address
 from limen.doctor.facts import Facts, Node, Trouble, Watch
 from limen.doctor.rights import attempts, consequence, needed_commands, refusal
-from limen.errors import StoreError
 from limen.keys import redis_key
 from limen.model import ALGORITHMS, Check, Concurrency, Limit
 
@@ -99,7 +98,7 @@ class _Visit:
                 return self._find(route.find_owners(target.addresses))
             if target.kind == "sentinel":
                 return [self._find(route.find_primary(target.addresses, target.service))]
-        except StoreError:
+        except Unfound:
             self._troubles.append(self._lost_way())
             return []
         return [target.addresses[0]]

@@ -142,16 +142,20 @@ class Limit:
 
     def share(self, instances: int) -> Limit:
         """Return what one of several instances may admit alone, rounded up."""
-        return Limit(
-            -(-self.quota // instances),
-            self.period,
-            algorithm=self.algorithm,
-            burst=None if self.burst is None else -(-self.burst // instances),
-            min_interval=self.min_interval,
-            count_denied=self.count_denied,
-            max_delay=self.max_delay,
-            name=self.name,
-        )
+        try:
+            return Limit(
+                -(-self.quota // instances),
+                self.period,
+                algorithm=self.algorithm,
+                burst=None if self.burst is None else -(-self.burst // instances),
+                min_interval=self.min_interval,
+                count_denied=self.count_denied,
+                max_delay=self.max_delay,
+                name=self.name,
+            )
+        except InvalidLimit:
+            # Rounded up, a bucket that takes years to drain would take longer than can be counted.
+            return self
 
     @classmethod
     def parse(cls, text: str) -> Limit:

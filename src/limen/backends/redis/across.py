@@ -24,8 +24,8 @@ class Step(Struct, frozen=True):
     """Requests to send at the same time."""
 
     requests: list[Request]
-    undoes: bool = False
-    """Whether these give back: a fault is then a refund that was lost."""
+    undoes: int = 0
+    """How many of them, from the first, give back: a fault is then a refund that was lost."""
     behind: bool = False
     """Whether the caller has no time left to wait for them."""
 
@@ -60,10 +60,13 @@ def decide(
     undo = [] if admitted or not charge else _undo(packer, checks, readings, holder, receipt_id)
     if fault is not None:
         if undo:
-            yield Step(undo, undoes=True, behind=True)
+            yield Step(undo, len(undo), behind=True)
         return fault
     if undo:
-        yield Step(undo, undoes=True)
+        # What is left, and until when, is asked behind the refunds: in a lane order is kept.
+        charged = [group for group in enforced if _was_charged(readings, group)]
+        replies = yield Step([*undo, *requests(charged, False)], len(undo))
+        take(charged, replies[len(undo) :])
     if shadows:
         # A shadow's fault is nobody's: it reads as if nothing had been counted.
         take(shadows, (yield Step(requests(shadows, charge and admitted))))
@@ -88,6 +91,10 @@ def _groups(packer: Packer, checks: Sequence[Check], *, enforce: bool) -> list[G
     return list(groups.values())
 
 
+def _was_charged(readings: dict[int, Reading], group: Group) -> bool:
+    return any(readings[index][0] for index in group)
+
+
 def _undo(
     packer: Packer,
     checks: Sequence[Check],
@@ -95,21 +102,17 @@ def _undo(
     holder: str,
     receipt_id: str,
 ) -> list[Request]:
-    """Return what gives back every charge, and let the readings say what is left then."""
+    """Return what gives back every charge and every slot."""
     charges: dict[int, list[tuple[Check, int]]] = {}
-    requests: list[Request] = []
-    for index, reading in readings.items():
+    changes: list[Change] = []
+    for index, (allowed, *_, stamp_us) in readings.items():
         check = checks[index]
-        allowed, remaining, retry_us, reset_us, delay_us, stamp_us = reading
-        if isinstance(check.limit, Concurrency):
-            if allowed:
-                requests.append(packer.change(Release(check, holder)))
-        elif stamp_us != UNCHARGED:
+        if stamp_us != UNCHARGED:
             charges.setdefault(packer.slot_of(check), []).append((check, stamp_us))
-            remaining += check.cost
-        readings[index] = (allowed, remaining, retry_us, reset_us, delay_us, UNCHARGED)
-    refunds = [Correct(Receipt(receipt_id, tuple(group)), 0) for group in charges.values()]
-    return [*requests, *map(packer.change, refunds)]
+        elif allowed and isinstance(check.limit, Concurrency):
+            changes.append(Release(check, holder))
+    changes += [Correct(Receipt(receipt_id, tuple(group)), 0) for group in charges.values()]
+    return [packer.change(change) for change in changes]
 
 
 def _parts(packer: Packer, change: Change) -> list[Change]:

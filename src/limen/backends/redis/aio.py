@@ -81,18 +81,17 @@ class AsyncRedisBackend:
         return reply if isinstance(reply, Fault) else bool(reply[1])
 
     async def ping(self) -> Fault | None:
-        """Connect to every server there is, and give it the script; return why not."""
+        """Connect to every server there is, and let the script write there; return why not."""
         try:
-            addresses = [self._target.addresses[0]]
             if self._router.clustered:
                 await self._learn_shape()
-                addresses = self._router.nodes()
-            for address in addresses:
-                _, writer = await self._open(address)
-                writer.close()
-                await writer.wait_closed()
         except Exception as error:
             return fault_of(error, self._target.shown)
+        home = self._home()
+        for request in self._router.probes(self._packer):
+            answer = await self._ask(home, request, home.loop.time() + 2 * _CONNECT_S)
+            if isinstance(answer, Fault):
+                return answer
         return None
 
     async def close(self) -> None:
@@ -164,8 +163,8 @@ class AsyncRedisBackend:
     async def _carry_out(self, home: Home, step: across.Step, ends: float) -> list[bytes | Fault]:
         asked = [self._ask(home, request, ends) for request in step.requests]
         replies = list(await asyncio.gather(*asked))
-        lost = [reply for reply in replies if isinstance(reply, Fault)]
-        if step.undoes and lost:
+        lost = [reply for reply in replies[: step.undoes] if isinstance(reply, Fault)]
+        if lost:
             self.lost_refunds += len(lost)
             _logger.warning("%d refunds were lost: %s", len(lost), lost[0])
         return replies
@@ -181,7 +180,7 @@ class AsyncRedisBackend:
         if self._router.should_refresh(home.loop.time()):
             self._leave_behind(home, self._refresh_behind(home))
         # Not an event: it may be another loop that is looking it up.
-        while not self._router.is_known and home.loop.time() < ends:  # noqa: ASYNC110
+        while self._router.is_unknown_yet and home.loop.time() < ends:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
 
     def _lane(self, home: Home, request: Request) -> Lane | Fault:
@@ -196,12 +195,13 @@ class AsyncRedisBackend:
         return lane
 
     async def _refresh_behind(self, home: Home) -> None:
+        trouble = None
         try:
             await self._learn_shape()
         except Exception as error:
-            _logger.warning("%s", fault_of(error, self._target.shown))
+            trouble = fault_of(error, self._target.shown)
         finally:
-            self._router.refreshed(home.loop.time())
+            self._router.refreshed(home.loop.time(), trouble)
 
     async def _learn_shape(self) -> None:
         self._router.learn(await self._find(route.find_owners(self._router.candidates())))

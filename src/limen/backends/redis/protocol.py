@@ -20,7 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from limen.backends import Fault, FaultKind
 
-__all__ = ["NO_REPLY", "Reader", "ServerError", "fault_of", "new_reader", "pack_command"]
+__all__ = ["NO_REPLY", "Reader", "ServerError", "Unfound", "fault_of", "new_reader", "pack_command"]
 
 NO_REPLY = object()
 """What a reader gives while a reply is not complete."""
@@ -43,7 +43,8 @@ _KINDS: dict[str, FaultKind] = {
     "MOVED": "cluster",
     "ASK": "cluster",
     "WRONGTYPE": "poisoned",
-    # How servers say inside a script that a command is not allowed.
+    # What servers say without a code: the last two, of a command that a script may not run.
+    "cluster support disabled": "cluster",
     "ACL failure": "rights",
     "The user executing the script can't": "rights",
 }
@@ -59,6 +60,15 @@ _ADVICE: dict[FaultKind, str] = {
     "poisoned": "a key of ours holds something else; it was left as it is",
     "tls": "check certificates and host name; nothing was sent in the clear",
 }
+
+
+class Unfound(Exception):
+    """Says that nobody who was asked knows where to go. `last` is what the last one said."""
+
+    def __init__(self, text: str, last: object, advice: str = "") -> None:
+        super().__init__(text)
+        self.last = last
+        self.advice = advice
 
 
 class ServerError(Exception):
@@ -79,13 +89,17 @@ def pack_command(words: Sequence[str | bytes]) -> bytes:
 def fault_of(error: BaseException | str, where: str) -> Fault:
     """Say in one word and one line what went wrong, and what to do about it."""
     kind = _kind(error)
+    advice = _ADVICE.get(kind, "")
+    if isinstance(error, Unfound):
+        kind = _kind(error.last) if isinstance(error.last, Exception) else "connection"
+        advice = error.advice or _ADVICE.get(kind, "")
     text = str(error).strip().partition("\n")[0]
     # What follows is what was sent, and of AUTH that is the password.
     text = text.partition(", with args")[0][:160] or type(error).__name__
     if kind == "poisoned":
         # A script's error quotes where in the script it was; the first word is what matters.
         text = "WRONGTYPE"
-    return Fault(kind, f"{where}: {text}", _ADVICE.get(kind, ""))
+    return Fault(kind, f"{where}: {text}", advice)
 
 
 def _kind(error: BaseException | str) -> FaultKind:

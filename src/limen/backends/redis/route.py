@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import Any
 
-from limen.backends import Fault
-from limen.backends.redis.batch import Again, Request
-from limen.backends.redis.protocol import fault_of
+from limen.backends import Fault, Reset
+from limen.backends.redis.batch import Again, Packer, Request
+from limen.backends.redis.protocol import Unfound, fault_of
 from limen.connect import Address, Target
-from limen.errors import StoreError
+from limen.model import Check, Limit
 
 SLOTS = 16_384
 _REFRESH_S = 0.25
+_PROBE = Limit(1, 1)
 _RESHAPING = ("connection", "timeout", "cluster", "loading", "readonly")
 Question = tuple[Address, tuple[str, ...]]
 """Whom to ask, and the command."""
@@ -33,9 +34,15 @@ class Router:
         self._owners: list[Address | None] = [None] * SLOTS
         self.is_known = False
         """Whether the shape of the cluster was ever learnt."""
+        self._trouble: Fault | None = None
         self._is_stale = True
         self._is_refreshing = False
         self._refreshed_at = float("-inf")
+
+    @property
+    def is_unknown_yet(self) -> bool:
+        """Whether nothing is known, and somebody is finding out."""
+        return self._is_refreshing and not self.is_known
 
     def address(self, request: Request) -> Address | None:
         """Return whom to ask; None when nobody is known to own the slot."""
@@ -46,6 +53,17 @@ class Router:
     def nodes(self) -> list[Address]:
         """Return every node that owns something."""
         return list(dict.fromkeys(owner for owner in self._owners if owner))
+
+    def probes(self, packer: Packer) -> list[Request]:
+        """Return a request for each server: it changes nothing, and needs the rights to."""
+        probes: dict[Address | None, Request] = {}
+        wanted = len(self.nodes()) if self.clustered else 1
+        for number in range(SLOTS):
+            request = packer.change(Reset((Check(_PROBE, f"ping {number}"),)))
+            probes.setdefault(self.address(request), request)
+            if len(probes) >= wanted:
+                break
+        return list(probes.values())
 
     def candidates(self) -> list[Address]:
         """Return whom to ask about the cluster: who is in it, then who was named at first."""
@@ -79,8 +97,10 @@ class Router:
         return Fault("cluster", f"{self.target.shown}: asked {again!r} again and again, in vain")
 
     def nobody_owns(self, request: Request) -> Fault:
-        """Say so."""
+        """Say so; and if nothing is known at all, why not."""
         self._is_stale = True
+        if self._trouble is not None and not self.is_known:
+            return self._trouble
         where = self.target.shown
         return Fault("cluster", f"{where}: no node is known to serve slot {request.slot}")
 
@@ -93,26 +113,28 @@ class Router:
         self._is_refreshing = True
         return True
 
-    def refreshed(self, now: float) -> None:
-        """Take note that looking up has ended, well or not."""
+    def refreshed(self, now: float, trouble: Fault | None = None) -> None:
+        """Take note that looking up has ended, and what went wrong."""
         self._is_refreshing = False
         self._refreshed_at = now
+        self._trouble = trouble
 
 
 def find_owners(
     addresses: Iterable[Address],
 ) -> Generator[Question, object, list[Address | None]]:
     """Ask one node after the other who owns what, until one knows."""
-    trouble: object = "no node is known"
+    said: object = "there is none"
     for address in dict.fromkeys(addresses):
-        reply = yield address, ("CLUSTER", "SLOTS")
-        if isinstance(reply, list):
-            owners = _owners(reply, address)
+        said = yield address, ("CLUSTER", "SLOTS")
+        if isinstance(said, list):
+            owners = _owners(said, address)
             if any(owners):
                 return owners
-            reply = "it owns no slots"
-        trouble = f"{address[0]}:{address[1]}: {reply}"
-    raise StoreError(f"no node of the cluster says who owns its slots; the last: {trouble}")
+            said = "no slot is served"
+    alone = "disabled" in str(said)
+    advice = "for a server on its own, write redis:// instead of redis+cluster://" if alone else ""
+    raise Unfound(f"no node of the cluster tells its shape: {said}", said, advice)
 
 
 def _owners(reply: list[Any], asked: Address) -> list[Address | None]:
@@ -128,14 +150,15 @@ def find_primary(
     sentinels: Iterable[Address], service: str
 ) -> Generator[Question, object, Address]:
     """Ask one sentinel after the other for the primary, until one knows."""
-    trouble: object = "none is known"
+    said: object = "there is none"
     for address in sentinels:
-        reply = yield address, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
-        if isinstance(reply, list) and len(reply) == 2:
-            return _text(reply[0]), int(reply[1])
-        reply = f"it knows no service {service!r}" if reply is None else reply
-        trouble = f"{address[0]}:{address[1]}: {reply}"
-    raise StoreError(f"no sentinel names the primary; the last: {trouble}")
+        said = yield address, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
+        if isinstance(said, list) and len(said) == 2:
+            return _text(said[0]), int(said[1])
+    if said is None:
+        advice = "check the name of the service, at the end of the address"
+        raise Unfound(f"the sentinels know no service {service!r}", said, advice)
+    raise Unfound(f"no sentinel names the primary: {said}", said)
 
 
 def _text(value: Any) -> str:

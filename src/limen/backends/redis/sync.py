@@ -42,7 +42,7 @@ class RedisBackend:
 
     def _begin(self) -> None:
         self._mutex = threading.Lock()
-        self._shape_known = threading.Event()
+        self._looked_up = threading.Event()
 
     def after_fork(self) -> None:
         """Leave the other process its connections, and begin with none."""
@@ -72,16 +72,16 @@ class RedisBackend:
         return reply if isinstance(reply, Fault) else bool(reply[1])
 
     def ping(self) -> Fault | None:
-        """Connect to every server there is, and run the script on it; return why not."""
+        """Connect to every server there is, and let the script write there; return why not."""
         try:
-            addresses = [self._target.addresses[0]]
             if self._router.clustered:
                 self._learn_shape()
-                addresses = self._router.nodes()
-            for address in addresses:
-                self._open(address).close()
         except Exception as error:
             return fault_of(error, self._target.shown)
+        for request in self._router.probes(self._packer):
+            answer = self._ask(request, time.monotonic() + 2 * CONNECT_S)
+            if isinstance(answer, Fault):
+                return answer
         return None
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class RedisBackend:
     def _carry_out(self, step: across.Step, ends: float | None = None) -> list[bytes | Fault]:
         replies = self._ask_all(step.requests, ends or time.monotonic() + self._deadline)
         if step.undoes:
-            lost = [reply for reply in replies if isinstance(reply, Fault)]
+            lost = [reply for reply in replies[: step.undoes] if isinstance(reply, Fault)]
             with self._mutex:
                 self.lost_refunds += len(lost)
             if lost:
@@ -170,8 +170,8 @@ class RedisBackend:
             due = self._router.should_refresh(time.monotonic())
         if due:
             threading.Thread(target=self._refresh_behind, name="limen-shape", daemon=True).start()
-        if not self._router.is_known:
-            self._shape_known.wait(max(ends - time.monotonic(), 0))
+        if self._router.is_unknown_yet:
+            self._looked_up.wait(max(ends - time.monotonic(), 0))
 
     def _lane(self, request: Request) -> Lane | Fault:
         address = self._router.address(request)
@@ -191,16 +191,17 @@ class RedisBackend:
         return self._router.follow(request, again)
 
     def _refresh_behind(self) -> None:
+        trouble = None
         try:
             self._learn_shape()
         except Exception as error:
-            _logger.warning("%s", fault_of(error, self._target.shown))
+            trouble = fault_of(error, self._target.shown)
         finally:
-            self._router.refreshed(time.monotonic())
+            self._router.refreshed(time.monotonic(), trouble)
+            self._looked_up.set()
 
     def _learn_shape(self) -> None:
         self._router.learn(self._find(route.find_owners(self._router.candidates())))
-        self._shape_known.set()
 
     def _find(self, finder: Generator[route.Question, object, T], *, sentinel: bool = False) -> T:
         try:
