@@ -51,12 +51,22 @@ class TestCalls:
         (ServerError("ASK 7 10.0.0.1:6380"), Again(("10.0.0.1", 6380), asking=True)),
         (ServerError("TRYAGAIN Multiple keys"), Again(pause_s=0.005)),
         (ServerError("READONLY You can't write"), Again(fresh=True)),
-        ([[0, b"READONLY You can't write against a read only replica"]], Again(fresh=True)),
+        ([0, b"READONLY You can't write against a read only replica"], Again(fresh=True)),
     ],
 )
 def test_what_was_not_done_is_asked_again(reply: object, again: Again) -> None:
     [(_, answer)] = Call([Waiter()]).answers(reply, "here")
     assert answer == again
+
+
+def test_each_in_a_batch_is_told_his_own() -> None:
+    waiters = [Waiter() for _ in range(3)]
+    reply = [b"\1\1", [0, b"WRONGTYPE no"], b"\1\0"]
+    told = dict(Call(waiters).answers(reply, "here"))
+    assert [told[waiters[0]], told[waiters[2]]] == [b"\1\1", b"\1\0"]
+    fault = told[waiters[1]]
+    assert isinstance(fault, Fault)
+    assert fault.kind == "poisoned"
 
 
 @pytest.mark.parametrize(
@@ -70,12 +80,13 @@ def test_what_was_not_done_is_asked_again(reply: object, again: Again) -> None:
         (ServerError("NOPERM this user has no permissions"), "rights"),
         (ServerError("MISCONF Redis is configured to save"), "readonly"),
         (ServerError("ERR Error compiling script"), "script"),
-        ([[0, b"WRONGTYPE Operation against a key"]], "poisoned"),
-        ([[0, b"OOM command not allowed when used memory > 'maxmemory'."]], "memory"),
-        ([[0, b"ERR The user executing the script can't run this command"]], "rights"),
-        ([[0, b"ERR ACL failure in script: No permissions to access a key"]], "rights"),
-        ([[0, b"ERR user_script:1: something"]], "script"),
-        (b"+HTTP/1.1 200 OK", "protocol"),
+        ([0, b"WRONGTYPE Operation against a key"], "poisoned"),
+        ([0, b"OOM command not allowed when used memory > 'maxmemory'."], "memory"),
+        ([0, b"ERR The user executing the script can't run this command"], "rights"),
+        ([0, b"ERR ACL failure in script: No permissions to access a key"], "rights"),
+        ([0, b"ERR user_script:1: something"], "script"),
+        (b"HTTP/1.1 200 OK", "protocol"),
+        (b"\1 and then something else", "protocol"),
         ([], "protocol"),
         ([b"\1", b"\1"], "protocol"),
         (7, "protocol"),

@@ -3,58 +3,42 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-import redis
 
-from limen import Check, Concurrency, Limit
+from limen import Check, Concurrency, InvalidLimit, Limit
 from limen.algorithms import STATES
 from limen.algorithms.concurrency import Leases
-from limen.backends import Change, Correct, Release, Renew, Reset
+from limen.backends import Correct, Release, Renew
+from limen.backends.memory import MemoryBackend
 from limen.backends.redis import script
-from limen.model import UNCHARGED, Reading, Receipt
-from tests import servers
+from limen.model import UNCHARGED, Receipt
+from limen.testing import ManualClock
+from tests.backends.conftest import Store
 
 STEPS = 10_000
 ALGORITHMS = sorted(STATES)
+EXACT_WINDOWS = ("rolling_window", "packed_window")
 SECOND_US = 1_000_000
-PERIODS_US = [3, 60, 3_600 * 3, 86_400 * 20]
-"""Seconds; one for each width of a packed stamp."""
-
-
-@dataclass
-class Store:
-    """A server that is asked through the script, at a time of our choosing."""
-
-    client: redis.Redis
-    run: Any
-    now_us: int = 1_790_000_000_000_000
-
-    def send(self, *requests: script.Packed) -> list[Any]:
-        keys = [key for request_keys, _ in requests for key in request_keys]
-        replies: list[Any] = self.run(keys, [*(packed for _, packed in requests), self.now_us])
-        return replies
-
-    def decide(self, *checks: Check, charge: bool = True, holder: str = "") -> tuple[Reading, ...]:
-        [reply] = self.send(script.pack_checks("limen", checks, charge, holder))
-        assert reply[0] == 1, reply
-        return script.readings(reply)
-
-    def change(self, change: Change) -> bool:
-        [reply] = self.send(script.pack_change("limen", change))
-        assert reply[0] == 1, reply
-        return bool(reply[1])
-
-
-@pytest.fixture(scope="module", params=sorted(servers.binaries()))
-def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    with servers.server(servers.binaries()[request.param]) as port:
-        client = redis.Redis(port=port)
-        yield Store(client, client.register_script(script.text(test="time")))
-        client.close()
+PERIODS = [3, 60, 3_600 * 3, 86_400 * 20]
+"""Seconds; with the longest one, there is one for each width of a packed stamp."""
+EXTREME_PERIODS: list[float] = [0.000_001, 0.001_337, 3_650 * 86_400]
+LARGEST = {
+    "fixed_window": 10**9,
+    "sliding_counter": 10**9,
+    "rolling_window": 10_000,
+    "packed_window": 1_000_000,
+    "token_bucket": 90_000_000,
+    "leaky_bucket": 90_000_000,
+}
+EARLIEST_US, LATEST_US = 10**15, 25 * 10**14
+"""From 2001 to 2049: the longest steps and the largest debt beyond that stay below 2**53."""
+MARGIN_MS = 3_600_000
+"""How much longer keys live in the form of the script that is told the time."""
 
 
 @dataclass
@@ -65,6 +49,8 @@ class Twins:
     chance: random.Random
     limits: list[Any]
     key: str
+    steady: bool = False
+    """Whether requests come evenly, so that a window is full, and moves on one by one."""
     charged: list[tuple[Check, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -76,14 +62,22 @@ class Twins:
         slots = isinstance(self.limit, Concurrency)
         return Leases(self.limit) if slots else STATES[self.limit.algorithm](self.limit)
 
+    def steps(self) -> Iterator[int]:
+        for step in range(self.chance.randint(5, 300 if self.steady else 80)):
+            if self.store.now_us + self.state.offset_us > LATEST_US:
+                return
+            yield step
+
     def pass_time(self) -> None:
         chance, store = self.chance, self.store
         period_us = getattr(self.limit, "lease_us", 0) or self.limit.period_us or 10**11
-        store.now_us += chance.choice(
-            [0, 0, 1, chance.randrange(period_us // 10), chance.randrange(2 * period_us), period_us]
-        )
-        if chance.random() < 0.1:
-            store.now_us -= chance.randrange(3 * period_us)
+        if self.steady and chance.random() < 0.99:
+            store.now_us += chance.randrange(2 * period_us // self.limit.quota + 1)
+        else:
+            parts = [chance.randrange(period_us // 10 + 1), chance.randrange(2 * period_us)]
+            store.now_us += chance.choice([0, 0, 1, *parts, period_us])
+            if chance.random() < 0.1 and store.now_us > EARLIEST_US:
+                store.now_us -= chance.randrange(3 * period_us)
         if self.state.expires_us - self.state.offset_us <= store.now_us:
             # Now it equals none, and a store may forget it. So that both do, let both.
             self.state = self.fresh()
@@ -102,12 +96,19 @@ class Twins:
         assert self.store.client.pttl(key) != -1, "every key has a TTL"
 
     def decide(self, charge: bool = True) -> None:
-        cost = self.chance.choice([0, 1, 1, 1, 2, 5, self.chance.randint(1, 30)])
+        costs = [0, 1, 1, 1, 2, 5, self.chance.randint(1, 30)]
+        if self.limit.quota > 1_000:
+            costs += [self.chance.randint(1, self.limit.quota), self.limit.capacity, 10**9]
+        cost = self.chance.choice(costs)
         check = self.check(cost)
         expected = self.state.decide(self.limit, self.store.now_us, cost, charge)
         assert self.store.decide(check, charge=charge) == (expected,)
         if expected[5] != UNCHARGED:
             self.charged.append((check, expected[5]))
+            left_us = self.state.expires_us - self.state.offset_us - self.store.now_us
+            [key], _ = script.pack_checks("limen", [check], False)
+            # The server's clock has moved on since, but by less than a minute.
+            assert self.store.client.pttl(key) > left_us / 1_000 + MARGIN_MS - 60_000
 
     def peek(self) -> None:
         self.decide(charge=False)
@@ -120,7 +121,7 @@ class Twins:
     def settle(self) -> None:
         if self.charged:
             charge = self.charged.pop(self.chance.randrange(len(self.charged)))
-            self.correct(charge, self.chance.randint(0, 12))
+            self.correct(charge, self.chance.randint(0, max(12, 3 * charge[0].cost)))
 
     def correct(self, charge: tuple[Check, int], actual_cost: int) -> None:
         # A correction works on what is there, and so under the limit it was written under.
@@ -139,26 +140,31 @@ class Twins:
 
 
 def limits_for(chance: random.Random, algorithm: str) -> list[Limit]:
-    period: float | str = chance.choice(PERIODS_US)
-    if algorithm == "fixed_window":
-        period = chance.choice([period, period, "month", "calendar day"])
-    options: dict[str, Callable[[], Any]] = {}
+    quotas, period = [1, 3, 7, 12, 40, 97, 100], float(chance.choice(PERIODS))
+    if chance.random() < 0.1:
+        largest = LARGEST[algorithm]
+        quotas, period = [largest, largest - 1, largest // 7, 5], chance.choice(EXTREME_PERIODS)
+    calendar = algorithm == "fixed_window" and chance.random() < 0.5
+    span = chance.choice(["month", "calendar day"]) if calendar else period
+    limits: list[Limit] = []
+    while len(limits) < 3:
+        # A few of the extremes cannot be combined.
+        with suppress(InvalidLimit):
+            limits.append(draw_limit(chance, algorithm, chance.choice(quotas), span))
+    return limits[: chance.randint(1, 3)]
+
+
+def draw_limit(chance: random.Random, algorithm: str, quota: int, period: float | str) -> Limit:
+    options: dict[str, Any] = {}
     if algorithm.endswith("bucket"):
-        options["burst"] = lambda: chance.choice([None, chance.randint(1, 15)])
+        bursts = [None, chance.randint(1, 15), *([2**53 // quota, quota] if quota > 1_000 else [])]
+        options["burst"] = chance.choice(bursts)
     if algorithm == "leaky_bucket":
-        options["max_delay"] = lambda: chance.choice([None, 0, 1])
-    if algorithm in ("rolling_window", "packed_window"):
-        options["min_interval"] = lambda: chance.choice([None, None, 0.3])
-        options["count_denied"] = lambda: chance.random() < 0.3
-    return [
-        Limit(
-            chance.choice([1, 3, 7, 12, 40, 97, 100]),
-            period,
-            algorithm=algorithm,
-            **{name: draw() for name, draw in options.items()},
-        )
-        for _ in range(chance.randint(1, 3))
-    ]
+        options["max_delay"] = chance.choice([None, 0, 1])
+    if algorithm in EXACT_WINDOWS:
+        options["min_interval"] = chance.choice([None, None, min(0.3, float(period))])
+        options["count_denied"] = chance.random() < 0.3
+    return Limit(quota, period, algorithm=algorithm, **options)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -166,8 +172,9 @@ def test_the_script_and_the_pure_form_agree_on_every_step(store: Store, algorith
     chance = random.Random(algorithm)
     done = 0
     while done < STEPS:
-        twins = Twins(store, chance, limits_for(chance, algorithm), f"{algorithm}:{done}")
-        for _ in range(chance.randint(5, 80)):
+        limits = limits_for(chance, algorithm)
+        twins = Twins(store, chance, limits, f"{algorithm}:{done}", steady=chance.random() < 0.2)
+        for _ in twins.steps():
             twins.step()
             done += 1
 
@@ -176,10 +183,13 @@ def test_the_script_and_the_pure_form_agree_on_slots(store: Store) -> None:
     chance = random.Random(7)
     done = 0
     while done < STEPS:
-        lease = chance.choice(PERIODS_US)
-        limits = [Concurrency(chance.randint(1, 4), lease=lease) for _ in range(2)]
+        leases: list[float] = chance.choice([[3, 60], [3, 86_400 * 20], EXTREME_PERIODS])
+        limits = [
+            Concurrency(chance.choice([1, 2, 3, 4, 10_000]), lease=chance.choice(leases))
+            for _ in range(2)
+        ]
         twins = Twins(store, chance, limits, f"slots:{done}")
-        for _ in range(chance.randint(5, 80)):
+        for _ in twins.steps():
             twins.pass_time()
             twins.limit = chance.choice(limits)
             holder, check = chance.choice("abcdefg"), twins.check()
@@ -196,60 +206,92 @@ def test_the_script_and_the_pure_form_agree_on_slots(store: Store) -> None:
             done += 1
 
 
-def test_several_checks_are_all_or_nothing(store: Store) -> None:
-    strict, loose, shadow = (
-        Check(Limit(2, 60), "together"),
-        Check(Limit(10, 3_600, algorithm="token_bucket"), "together"),
-        Check(Limit(1, 60, algorithm="fixed_window"), "together", enforce=False),
-    )
-    answers = [store.decide(strict, loose, shadow) for _ in range(3)]
-    assert [[reading[0] for reading in answer] for answer in answers] == [
-        [True, True, True],
-        [True, True, False],
-        [False, True, False],
-    ]
-    [left] = store.decide(loose, charge=False)
-    assert left[1] == 8
-
-
-def test_a_poisoned_key_faults_its_own_request_and_is_kept(store: Store) -> None:
-    good, bad = Check(Limit(2, 60), "good"), Check(Limit(2, 60), "bad")
-    poisoned = script.pack_checks("limen", [bad], True)[0][0]
-    store.client.rpush(poisoned, "not ours")
-    replies = store.send(
-        script.pack_checks("limen", [good], True),
-        script.pack_checks("limen", [bad], True),
-        script.pack_checks("limen", [good], True),
-    )
-    assert [reply[0] for reply in replies] == [1, 0, 1]
-    assert b"WRONGTYPE" in replies[1][1]
-    assert store.client.lrange(poisoned, 0, -1) == [b"not ours"]
-
-
-def test_a_poisoned_key_among_several_leaves_the_others_uncharged(store: Store) -> None:
-    good, bad = Check(Limit(2, 60), "both"), Check(Limit(2, 60, name="bad"), "both")
-    store.client.rpush(script.pack_checks("limen", [bad], True)[0][0], "not ours")
-    [reply] = store.send(script.pack_checks("limen", [good, bad], True))
-    assert reply[0] == 0
-    [left] = store.decide(good, charge=False)
-    assert left[1] == 2
-
-
-def test_reset_forgets(store: Store) -> None:
-    check = Check(Limit(1, 60), "reset")
-    store.decide(check)
-    assert store.change(Reset((check,)))
-    assert not store.change(Reset((check,)))
+def test_a_refund_that_finds_nothing_leaves_the_window_before_as_it_was(store: Store) -> None:
+    check = Check(Limit(1, 60, algorithm="fixed_window"), "before")
+    store.now_us -= store.now_us % (60 * SECOND_US)
     assert store.decide(check)[0][0]
+    store.now_us += 60 * SECOND_US
+    receipt = Receipt("0" * 16, ((check, store.now_us),))
+    assert not store.change(Correct(receipt, 0))
+    # The clock steps back to where the one unit was used.
+    store.now_us -= SECOND_US
+    assert not store.decide(check)[0][0]
 
 
-def test_time_comes_from_the_server(store: Store) -> None:
-    run = store.client.register_script(script.text())
-    limit = Limit(1, 86_400)
-    keys, packed = script.pack_checks("limen", [Check(limit, "clock")], True)
-    first, second = (run(keys, [packed])[0] for _ in range(2))
-    seconds, micros = store.client.time()
-    [admitted], [refused] = script.readings(first), script.readings(second)
-    assert (admitted[0], refused[0]) == (True, False)
-    assert 0 <= seconds * SECOND_US + micros - admitted[5] < 10 * SECOND_US
-    assert 0 < limit.period_us - refused[2] < 10 * SECOND_US
+@pytest.mark.parametrize("algorithm", EXACT_WINDOWS)
+def test_a_window_that_begins_anew_after_a_step_back_keeps_nothing(
+    store: Store, algorithm: str
+) -> None:
+    limit = Limit(60, 60, algorithm=algorithm)
+    check, state = Check(limit, f"anew:{algorithm}", 20), STATES[limit.algorithm](limit)
+    [key], _ = script.pack_checks("limen", [check], False)
+    # At the third step all stamps have left, and are later than the clock.
+    for step in (0, -100, 65, 1, 30, 40):
+        store.now_us += step * SECOND_US
+        store.client.pexpire(key, 1_000)
+        assert store.decide(check) == (state.decide(limit, store.now_us, 20, True),)
+        if step == 65:
+            assert store.client.pttl(key) > 60_000
+
+
+@pytest.mark.parametrize("quota", [40, 400])
+def test_a_ring_that_wraps_grows_by_a_little(store: Store, quota: int) -> None:
+    """Then what has wrapped to its beginning wraps again."""
+    limits = [Limit(quota + more, 60) for more in range(4)]
+    state = STATES["packed_window"](limits[0])
+    for index in range(3 * quota):
+        limit = limits[index * 4 // (3 * quota)]
+        store.now_us += 60 * SECOND_US // quota - index % 3
+        expected = state.decide(limit, store.now_us, 1, True)
+        assert store.decide(Check(limit, f"ring:{quota}")) == (expected,)
+
+
+def test_a_ring_that_was_large_becomes_small_again(store: Store) -> None:
+    limit = Limit(10_000, 60)
+    check, burst = Check(limit, "large"), Check(limit, "large", 9_000)
+    state = STATES["packed_window"](limit)
+    [key], _ = script.pack_checks("limen", [check], False)
+    sizes = []
+    for asked in [burst, *[check] * 20]:
+        expected = state.decide(limit, store.now_us, asked.cost, True)
+        assert store.decide(asked) == (expected,)
+        sizes.append(store.client.strlen(key))
+        store.now_us += 11 * SECOND_US
+    assert sizes[0] > 36_000
+    assert sizes[-1] < 100
+
+
+def draw_checks(chance: random.Random, key: str) -> list[Check]:
+    """Return checks of different states, some of them shadows, for one request."""
+    limits: list[Limit | Concurrency] = [
+        Limit(quota, period, algorithm=algorithm, count_denied=denied)
+        for algorithm in ALGORITHMS
+        for quota, period in [(chance.choice([2, 5, 30]), 60), (chance.choice([7, 40]), 3_600)]
+        for denied in [algorithm in EXACT_WINDOWS and chance.random() < 0.5]
+    ]
+    limits.append(Concurrency(chance.choice([1, 3]), lease=30))
+    return [
+        Check(limit, key, chance.choice([0, 1, 1, 2, 6]), enforce=chance.random() < 0.8)
+        for limit in chance.sample(limits, chance.choice([1, 1, 2, 3, 5]))
+    ]
+
+
+def test_requests_of_several_checks_are_decided_as_in_memory(store: Store) -> None:
+    chance = random.Random(11)
+    clock = ManualClock(store.now_us / SECOND_US)
+    memory = MemoryBackend(clock, 10_000)
+    for _ in range(STEPS // 10):
+        clock.advance(chance.choice([0, 0.001, 1, 20, 100]))
+        store.now_us = clock.time_ns() // 1_000
+        # A few users, so that the requests of one call meet in their states.
+        requests = [
+            (
+                tuple(draw_checks(chance, chance.choice(["an", "bo"]))),
+                chance.random() < 0.9,
+                chance.choice("abc"),
+            )
+            for _ in range(chance.choice([1, 2, 5, 20]))
+        ]
+        replies = store.send(*(script.pack_checks("limen", *request) for request in requests))
+        for request, reply in zip(requests, replies, strict=True):
+            assert script.readings(reply) == memory.run_all(*request)

@@ -1,8 +1,8 @@
 -- Concurrency. The twin of concurrency.py: same steps, same names.
 --
 -- State: a sorted set of leases; the score of a holder is when its lease ends. In front of them are
--- two members with negative scores: "\0n" is -newest_us, and "\0o" is -offset_us where there is one.
--- A holder's name is never one of these: it has no NUL. TTL: until the last lease ends.
+-- two members with negative scores: "\0n" is -newest_us, and "\0o" -offset_us where there is one. A
+-- holder's name is never one of these: it has no NUL. TTL: until the last lease ends.
 
 -- What is known of the clock, and when the holder's own lease ends.
 local function load(key, holder)

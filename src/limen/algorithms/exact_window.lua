@@ -3,8 +3,8 @@
 --
 -- How stamps are kept is told by the file before this one. It has load(key), and
 --   at(key, state, limit, index): the stamp at `index`, counted from the oldest;
---   up_to(key, state, limit, t_us): how many stamps are not later than `t_us`, and, where that comes
---     for free, the stamp behind them;
+--   up_to(key, state, limit, t_us): how many stamps are not later than `t_us`, and, where that
+--     comes for free, the stamp behind them;
 --   write(key, state, limit, now_us, t_us, units, drop, oldest_us): drop the `drop` oldest and add
 --     `units` stamps of `t_us`; `oldest_us` is then the oldest, where that is known;
 --   cut(key, state, limit, now_us, t_us, first, units): take out `units` stamps from index `first`.
@@ -44,7 +44,8 @@ local function decide(key, state, limit, now_us, cost, charge)
 
   -- store
   local allowed, stamp_us = retry_us == 0, UNCHARGED
-  if charge and cost > 0 and (allowed or (limit.flags % 4 >= COUNT_DENIED and retry_us ~= NEVER_US)) then
+  local counts = allowed or (limit.flags % 4 >= COUNT_DENIED and retry_us ~= NEVER_US)
+  if charge and cost > 0 and counts then
     local drop = expired
     if allowed then
       stamp_us = t_us

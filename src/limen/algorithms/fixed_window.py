@@ -76,7 +76,9 @@ class Window(Struct, gc=False):
         if not start_us <= stamp_us <= t_us:
             return 0
         back = min(cost, count)
-        self.count = count - back
+        if back:
+            # Else the window may be a new one, and the count that of the one before.
+            self.count = count - back
         return back
 
     def debit(self, now_us: int, cost: int) -> None:

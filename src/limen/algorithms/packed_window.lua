@@ -110,28 +110,21 @@ local function capacity_for(limit, width, count)
   return math.max(count, places)
 end
 
--- Lengthen the ring in place; return its start. If it wraps, either what lies at its beginning goes
--- behind the old end, or, where that has no room, what lies before the old end goes to the new one.
+-- Lengthen the ring in place. What has wrapped to its beginning goes on behind the old end.
 local function grow(key, state, width, capacity)
-  local start, added = state.start, capacity - state.capacity
-  local wrapped = start + state.count - state.capacity
   local bytes = HEADER_BYTES + capacity * width
   redis.call("SETRANGE", key, bytes - 1, "\0")
-  if wrapped > added then
-    local stamps = get(key, state, width, 0, state.capacity)
-    start = start + added
-    put(key, width, capacity, start, stamps)
-  elseif wrapped > 0 then
+  local wrapped = state.start + state.count - state.capacity
+  if wrapped > 0 then
     local stamps = get(key, state, width, state.count - wrapped, wrapped)
     put(key, width, capacity, state.capacity, stamps)
   end
   -- A string that grows is given twice what it needs, up to a point. A copy of it is not.
   if bytes < DOUBLED_BYTES then redis.call("BITOP", "OR", key, key) end
-  return start
 end
 
 local function write(key, state, limit, now_us, t_us, units, drop, oldest_us)
-  local kept, start, capacity = state.count - drop, state.start, state.capacity
+  local kept, capacity = state.count - drop, state.capacity
   if kept == 0 then
     oldest_us = t_us
   elseif not oldest_us then
@@ -152,15 +145,23 @@ local function write(key, state, limit, now_us, t_us, units, drop, oldest_us)
       .. string.rep("\0", (capacity - count) * width), "PX", ttl_ms(limit.period_us + quantum_us))
     return
   end
-  if count > capacity then
+  local grown = count > capacity
+  if grown then
     capacity = capacity_for(limit, width, count)
-    start, due = grow(key, state, width, capacity), true
+    grow(key, state, width, capacity)
   end
-  start = (start + drop) % capacity
-  if units > 0 then put(key, width, capacity, start + kept, stamps) end
-  redis.call("SETRANGE", key, "0",
-    struct.pack(HEADER, oldest_us, t_us, offset_us, start, count, capacity))
-  if due then redis.call("PEXPIRE", key, ttl_ms(limit.period_us + quantum_us)) end
+  local start = (state.start + drop) % capacity
+  local header = struct.pack(HEADER, oldest_us, t_us, offset_us, start, count, capacity)
+  local offset = HEADER_BYTES + (start + kept) % capacity * width
+  if not grown and offset + #stamps <= #state.head then
+    -- One command, with what lies between, is quicker than two without.
+    local between = string.sub(state.head, HEADER_BYTES + 1, offset)
+    redis.call("SETRANGE", key, "0", header .. between .. stamps)
+  else
+    put(key, width, capacity, start + kept, stamps)
+    redis.call("SETRANGE", key, "0", header)
+  end
+  if due or grown then redis.call("PEXPIRE", key, ttl_ms(limit.period_us + quantum_us)) end
 end
 
 local function cut(key, state, limit, now_us, t_us, first, units)

@@ -1,4 +1,12 @@
 -- What every call begins with. All numbers are whole and below 2^53.
+--
+-- An algorithm is a table of functions, put together from the files of this folder:
+--   load(key, what): what is kept. `what` is the cost, or the holder of a slot;
+--   decide(key, kept, limit, now_us, what, charge): writes what is to be kept, and returns
+--     allowed, remaining, retry_us, reset_us, delay_us, stamp_us;
+--   corrections(): a table with refund(key, kept, limit, now_us, cost, stamp_us), which returns
+--     the units, debit(key, kept, limit, now_us, cost), and left_us(kept, limit, now_us), how long
+--     there is anything to correct. For slots, renew and release stand in its place.
 
 local NEVER_US = -1
 local UNCHARGED = -1

@@ -33,14 +33,6 @@ local function up_to(key, state, limit, t_us)
   return redis.call("ZCOUNT", key, 0, t_us)
 end
 
-local function save_offset(key, state, offset_us)
-  if offset_us > 0 then
-    redis.call("ZADD", key, -offset_us, "o")
-  elseif state.ahead == 1 then
-    redis.call("ZREM", key, "o")
-  end
-end
-
 local function add(key, t_us, number, units)
   if units == 1 then
     redis.call("ZADD", key, t_us, struct.pack(UNIT, t_us, number))
@@ -58,22 +50,25 @@ end
 
 local function write(key, state, limit, now_us, t_us, units, drop)
   if asking then return end
+  local anew = drop == state.count
+  -- All go together, and not by rank: when the clock has stepped back they may be later than now.
+  if anew and drop > 0 then redis.call("DEL", key) end
   add(key, t_us, state.newest_us == t_us and state.number + 1 or 0, units)
-  -- Behind the adding: a set that is empty for a moment loses its TTL.
-  if drop > 0 then redis.call("ZREMRANGEBYRANK", key, state.ahead, state.ahead + drop - 1) end
-  save_offset(key, state, t_us - now_us)
+  if drop > 0 and not anew then
+    redis.call("ZREMRANGEBYRANK", key, state.ahead, state.ahead + drop - 1)
+  end
+  if t_us > now_us then redis.call("ZADD", key, now_us - t_us, "o") end
   local quantum_us = math.ceil(limit.period_us / 16)
-  if drop == state.count or state.newest_us < t_us - t_us % quantum_us then
+  if anew or state.newest_us < t_us - t_us % quantum_us then
     redis.call("PEXPIRE", key, ttl_ms(limit.period_us + quantum_us))
   end
 end
 
 local function cut(key, state, limit, now_us, t_us, first, units)
-  if asking then return end
   if units == state.count then
     redis.call("DEL", key)
     return
   end
   redis.call("ZREMRANGEBYRANK", key, state.ahead + first, state.ahead + first + units - 1)
-  save_offset(key, state, t_us - now_us)
+  if t_us > now_us then redis.call("ZADD", key, now_us - t_us, "o") end
 end

@@ -6,7 +6,8 @@ local function divmod(a, b)
 end
 
 local function ceil_div(a, b)
-  return (a + -a % b) / b
+  local whole, rem = divmod(a, b)
+  return rem > 0 and whole + 1 or whole
 end
 
 local function load(key)

@@ -95,12 +95,14 @@ class Call(Struct, Generic[Waiter]):
 
     def answers(self, reply: object, where: str) -> Iterable[tuple[Waiter, Answer]]:
         """Return what each waiter is to be told."""
+        if len(self.waiters) == 1:
+            return [(self.waiters[0], _answer(reply, where))]
         if isinstance(reply, list) and len(reply) == len(self.waiters):
             return [
-                (waiter, each if each[0] else _answer_to_one(each[1], where))
+                (waiter, _answer(each, where))
                 for waiter, each in zip(self.waiters, reply, strict=True)
             ]
-        answer = _answer_to_all(reply, where)
+        answer = _not_done(reply, where)
         return [(waiter, answer) for waiter in self.waiters]
 
 
@@ -178,15 +180,20 @@ class Packer:
         return key_slot(key.encode()) if self._clustered else 0
 
 
-def _answer_to_one(said: bytes, where: str) -> Fault | Again:
-    message = said.decode("utf-8", "replace")
-    # A replica lets a script begin, and refuses its first write: nothing was done.
-    return Again(fresh=True) if "READONLY" in message else fault_of(message, where)
+def _answer(reply: object, where: str) -> Answer:
+    if isinstance(reply, bytes) and script.is_answer(reply):
+        return reply
+    if isinstance(reply, list) and len(reply) == 2 and reply[0] == 0:
+        message = bytes(reply[1]).decode("utf-8", "replace")
+        # A replica lets a script begin, and refuses its first write: nothing was done.
+        return Again(fresh=True) if "READONLY" in message else fault_of(message, where)
+    return _not_done(reply, where)
 
 
-def _answer_to_all(reply: object, where: str) -> Fault | Again:
+def _not_done(reply: object, where: str) -> Fault | Again:
     if not isinstance(reply, ServerError):
-        return Fault("protocol", f"{where}: the reply is not what a script of ours replies")
+        advice = "is somebody else's proxy in between?"
+        return Fault("protocol", f"{where}: the reply is none of our script", advice)
     word, _, rest = str(reply).partition(" ")
     if word == "NOSCRIPT":
         return Again(in_full=True)

@@ -1,7 +1,7 @@
 -- Carries out requests one after the other, each by itself: what one does wrong harms no other.
 --
--- KEYS: the states of the first request, then of the next, and so on; for a correction each state is
--- followed by its marker. All of one slot.
+-- KEYS: the states of the first request, then of the next, and so on; for a correction each state
+-- is followed by its marker. All of one slot.
 -- ARGV: a request each, packed: ">B B" op and the number of checks; for each check a limit,
 -- ">B B I4 I7 I4 I7 I7 I4" code, flags, quota, period_us, capacity, min_interval_us,
 -- max_delay_us + 1, tick_us, and ">I4" the cost; for a correction also ">I7 I4" stamp_us and the

@@ -71,11 +71,11 @@ _NUMBERED = Struct(">qq")
 
 
 @cache
-def text(*, test: TestForm | None = None, bare: bool = False) -> str:
+def text(*, test: TestForm | None = None) -> str:
     """Return the script.
 
-    It replies with a list, of one item for each request. With `bare`, a request that comes alone is
-    replied to without a list around it, which saves the server a sixth of its time.
+    It replies with a list, of one item for each request; but to a request that comes alone without
+    a list around it, which saves the server a sixth of its time.
 
     Two forms are for tests. In `"time"`, the last argument is the time in microseconds, instead of
     the server's own, and keys live an hour longer, so that the server's clock has no say at all. In
@@ -92,8 +92,6 @@ def text(*, test: TestForm | None = None, bare: bool = False) -> str:
     driver = _lua("limen.backends.redis", "driver")
     if test == "sequence":
         driver = driver.replace(_REPLIED, _NUMBER)
-    if not bare:
-        driver = driver.replace("then return reply end", "then return {reply} end")
     driver, _ = _inlined(driver, shared)
     return (
         f"{prelude}\nlocal function algorithm_of(code)\n{algorithms}end\n\n"
@@ -163,6 +161,13 @@ def readings(reply: Reply) -> tuple[Reading, ...]:
     if len(answer) == 38:
         return (cast("Reading", _READING.unpack_from(answer, 1)),)
     return cast("tuple[Reading, ...]", tuple(_READING.iter_unpack(answer[1:])))
+
+
+def is_answer(reply: object) -> bool:
+    """Return whether a reply has the form of an answer, to checks or to a change."""
+    if not isinstance(reply, bytes) or reply[:1] != b"\1":
+        return False
+    return len(reply) == 2 or len(reply) % _READING.size == 1
 
 
 def split_number(reply: Reply) -> tuple[Reply, int, int]:
