@@ -31,7 +31,7 @@ class Home:
     """What belongs to one loop: its lanes, and the tasks that nobody waits for."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+        self.loop: asyncio.AbstractEventLoop = loop
         self.lanes: dict[Address, Lane] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
 
@@ -45,7 +45,7 @@ class AsyncRedisBackend:
         self._router = route.Router(target)
         self._packer = Packer(namespace, clustered=self._router.clustered)
         self._receipt_ids = itertools.count(secrets.randbits(62))
-        self.lost_refunds = 0
+        self.lost_refunds: int = 0
         """How many reservations could not be given back, and stay charged for their period."""
         self._homes: dict[asyncio.AbstractEventLoop, Home] = {}
         self._last_home: Home | None = None

@@ -26,9 +26,9 @@ class Ticket:
     __slots__ = ("ends", "future", "request")
 
     def __init__(self, request: Request, ends: float, future: asyncio.Future[Answer]) -> None:
-        self.request = request
-        self.ends = ends
-        self.future = future
+        self.request: Request = request
+        self.ends: float = ends
+        self.future: asyncio.Future[Answer] = future
 
     def tell(self, answer: Answer) -> None:
         """Give the answer to whoever still waits."""

@@ -29,10 +29,10 @@ class Router:
     """
 
     def __init__(self, target: Target) -> None:
-        self.target = target
-        self.clustered = target.kind == "cluster"
+        self.target: Target = target
+        self.clustered: bool = target.kind == "cluster"
         self._owners: list[Address | None] = [None] * SLOTS
-        self.is_known = False
+        self.is_known: bool = False
         """Whether the shape of the cluster was ever learnt."""
         self._trouble: Fault | None = None
         self._is_stale = True

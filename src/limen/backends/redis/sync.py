@@ -35,7 +35,7 @@ class RedisBackend:
         self._packer = Packer(namespace, clustered=self._router.clustered)
         self._lanes: dict[Address, Lane] = {}
         self._receipt_ids = itertools.count(secrets.randbits(62))
-        self.lost_refunds = 0
+        self.lost_refunds: int = 0
         """How many reservations could not be given back, and stay charged for their period."""
         self._begin()
         _backends.add(self)

@@ -44,8 +44,8 @@ class Wire:
             seconds = struct.pack("@ll", int(patience_s), int(patience_s % 1 * 1e6))
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
-        self.used_at = time.monotonic()
-        self.owed = 0
+        self.used_at: float = time.monotonic()
+        self.owed: int = 0
         """How many replies are still to come that nobody waits for any more."""
 
     def send(self, packet: bytes, ends: float, replies: int = 1) -> None:
@@ -102,14 +102,14 @@ class Ticket:
     __slots__ = ("answer", "ends", "gate", "has_lead", "leads", "request")
 
     def __init__(self, request: Request, ends: float) -> None:
-        self.request = request
-        self.ends = ends
+        self.request: Request = request
+        self.ends: float = ends
         self.answer: Answer | None = None
         self.gate: Any = None
         """A lock that opens when there is an answer, or the lead; None for who never waited."""
-        self.has_lead = False
+        self.has_lead: bool = False
         """Whether the lead was handed to it."""
-        self.leads = False
+        self.leads: bool = False
         """Whether it leads, and has sent a batch whose replies it has to read."""
 
     def tell(self, answer: Answer) -> None:
