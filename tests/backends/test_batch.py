@@ -9,13 +9,14 @@ from limen.backends import Correct, Fault, FaultKind, Release, Reset
 from limen.backends.redis import across
 from limen.backends.redis.batch import MAX_KEYS, Again, Call, Packer, Request, calls_of, greet
 from limen.backends.redis.protocol import ServerError, Unfound, fault_of
-from limen.backends.redis.route import find_owners, find_primary
+from limen.backends.redis.route import Router, find_owners, find_primary
+from limen.connect import Target
 from limen.model import Receipt
 
 
 class Waiter:
     def __init__(self, slot: int = 0, keys: int = 1, *, asking: bool = False) -> None:
-        self.request = Request([f"{n}" for n in range(keys)], b"", slot, asking=asking)
+        self.request = Request([f"{n}" for n in range(keys)], b"", 2, slot, asking=asking)
 
 
 class TestCalls:
@@ -48,6 +49,7 @@ class TestCalls:
         (ServerError("NOSCRIPT No matching script."), Again(in_full=True)),
         (ServerError("MOVED 7 10.0.0.1:6380"), Again(("10.0.0.1", 6380))),
         (ServerError("MOVED 7 ::1:6380"), Again(("::1", 6380))),
+        (ServerError("MOVED 7 :6380"), Again(("", 6380))),
         (ServerError("ASK 7 10.0.0.1:6380"), Again(("10.0.0.1", 6380), asking=True)),
         (ServerError("TRYAGAIN Multiple keys"), Again(pause_s=0.005)),
         (ServerError("READONLY You can't write"), Again(fresh=True)),
@@ -89,6 +91,11 @@ def test_each_in_a_batch_is_told_his_own() -> None:
         (b"\1 and then something else", "protocol"),
         ([], "protocol"),
         ([b"\1", b"\1"], "protocol"),
+        ([0, -1], "protocol"),
+        ([0, None], "protocol"),
+        ([0, []], "protocol"),
+        (b"\1", "protocol"),
+        (b"\1\1\1", "protocol"),
         (7, "protocol"),
     ],
 )
@@ -102,6 +109,31 @@ def test_other_replies_are_faults_with_their_kind(reply: object, kind: FaultKind
 def test_a_fault_does_not_repeat_what_was_sent() -> None:
     echo = "ERR unknown command 'AUTH', with args beginning with: 'limen' 'hunter2'"
     assert "hunter2" not in str(fault_of(ServerError(echo), "here"))
+
+
+class TestRedirections:
+    def test_who_does_not_know_the_script_is_asked_again_and_not_another(self) -> None:
+        request = Request(["k"], b"", 2, 7, ("target", 1), asking=True)
+        again = Again(in_full=True).redirect(request)
+        assert (again.address, again.asking, again.in_full) == (("target", 1), True, True)
+
+    def test_the_script_goes_along_to_where_it_is_sent_on(self) -> None:
+        request = Request(["k"], b"", 2, 7, in_full=True)
+        again = Again(("target", 1), asking=True).redirect(request)
+        assert (again.address, again.asking, again.in_full) == (("target", 1), True, True)
+
+    def test_a_host_that_is_left_out_is_that_of_who_says_so(self) -> None:
+        router = Router(Target("cluster", (("seed", 1),), "here", {}))
+        request = Request(["k"], b"", 2, 7)
+        moved = router.follow(request, Again(("", 6380)), ("10.0.0.9", 6379))
+        assert moved.address == ("10.0.0.9", 6380)
+        assert router.address(request) == ("10.0.0.9", 6380)
+
+    def test_one_that_looks_up_the_shape_for_too_long_is_taken_for_lost(self) -> None:
+        router = Router(Target("cluster", (("seed", 1),), "here", {}))
+        assert router.should_refresh(0.0)
+        assert not router.should_refresh(5.0)
+        assert router.should_refresh(11.0)
 
 
 class TestGreeting:
@@ -139,7 +171,7 @@ class TestFinding:
         assert finder.send(ConnectionError("refused"))[0] == ("b", 2)
         assert finder.send([])[0] == ("c", 3)
         with pytest.raises(StopIteration) as done:
-            finder.send([[0, 1, [b"", 7]], [2, 16_383, [b"host", 8], [b"replica", 9]]])
+            finder.send([[0, 0, [b"", 7]], [1, 1, [b"?", 7]], [2, 16_383, [b"host", 8], [b"r", 9]]])
         owners = done.value.value
         assert owners[:3] == [("c", 7), ("c", 7), ("host", 8)]
 
@@ -154,8 +186,10 @@ class TestFinding:
 
     def test_the_primary_comes_from_the_first_who_knows(self) -> None:
         finder = find_primary([("a", 1), ("b", 2)], "limen")
-        assert next(finder) == (("a", 1), ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "limen"))
-        assert finder.send(None)[0] == ("b", 2)
+        first, question = next(finder)
+        assert question == ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "limen")
+        second, _ = finder.send(None)
+        assert {first, second} == {("a", 1), ("b", 2)}
         with pytest.raises(StopIteration) as done:
             finder.send([b"10.0.0.1", b"6379"])
         assert done.value.value == ("10.0.0.1", 6379)

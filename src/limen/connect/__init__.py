@@ -1,6 +1,6 @@
 """From an address, or a ready redis-py client, to an open connection. Knows no limits."""
 
-from limen.connect.address import Address, Target, is_shared, parse
+from limen.connect.address import Address, Target, is_shared, parse, show_address
 from limen.connect.client import target_of
 from limen.connect.opening import Opened, open_socket, open_stream
 
@@ -12,5 +12,6 @@ __all__ = [
     "open_socket",
     "open_stream",
     "parse",
+    "show_address",
     "target_of",
 ]

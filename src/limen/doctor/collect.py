@@ -276,8 +276,7 @@ class _Visit:
 
     def _open(self, address: Address, *, sentinel: bool = False) -> Wire:
         patience_s = max(self._soon() - time.monotonic(), 0.05)
-        opened = open_socket(self._target, address, patience_s, sentinel=sentinel)
-        return Wire(opened, patience_s)
+        return Wire(open_socket(self._target, address, patience_s, sentinel=sentinel))
 
     def _soon(self) -> float:
         return min(time.monotonic() + _STEP_S, self._ends)

@@ -84,7 +84,7 @@ class AsyncRedisBackend:
         """Connect to every server there is, and let the script write there; return why not."""
         try:
             if self._router.clustered:
-                await self._learn_shape()
+                await self._learn_shape(self._home())
         except Exception as error:
             return fault_of(error, self._target.shown)
         home = self._home()
@@ -112,8 +112,8 @@ class AsyncRedisBackend:
         if home is None or home.loop is not loop:
             home = self._homes.get(loop)
             if home is None:
-                for ended in [each for each in self._homes if each.is_closed()]:
-                    del self._homes[ended]
+                for ended in [each for each in list(self._homes) if each.is_closed()]:
+                    self._homes.pop(ended, None)
                 home = self._homes[loop] = Home(loop)
             self._last_home = home
         return home
@@ -131,10 +131,12 @@ class AsyncRedisBackend:
                 return answer
             if isinstance(answer, Again):
                 again = answer
-                tries += not again.pause_s
+                tries += self._router.weight(again)
                 if again.pause_s:
                     await asyncio.sleep(min(again.pause_s, max(ends - home.loop.time(), 0)))
-                request = self._router.follow(request, again)
+                request = self._router.follow(request, again, lane.address)
+                if home.loop.time() >= ends:
+                    break
             else:
                 self._router.suspect(answer)
                 return answer
@@ -189,22 +191,26 @@ class AsyncRedisBackend:
             return self._router.nobody_owns(request)
         lane = home.lanes.get(address)
         if lane is None:
+            where = self._router.where(address)
             lane = home.lanes[address] = Lane(
-                home.loop, lambda: self._open(address), self._target.shown, self._deadline
+                home.loop, lambda: self._open(address), address, where, self._deadline
             )
         return lane
 
     async def _refresh_behind(self, home: Home) -> None:
         trouble = None
         try:
-            await self._learn_shape()
+            await self._learn_shape(home)
         except Exception as error:
             trouble = fault_of(error, self._target.shown)
         finally:
             self._router.refreshed(home.loop.time(), trouble)
 
-    async def _learn_shape(self) -> None:
+    async def _learn_shape(self, home: Home) -> None:
         self._router.learn(await self._find(route.find_owners(self._router.candidates())))
+        for gone in set(home.lanes) - set(self._router.nodes()):
+            if home.lanes[gone].is_idle:
+                home.lanes.pop(gone).close()
 
     async def _find(
         self, finder: Generator[route.Question, object, T], *, sentinel: bool = False

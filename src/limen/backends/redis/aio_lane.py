@@ -12,9 +12,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from limen.backends import Fault
-from limen.backends.redis.batch import MAX_REQUESTS, Again, Answer, Call, Request, calls_of
+from limen.backends.redis.batch import (
+    MAX_REQUESTS,
+    Answer,
+    Call,
+    Request,
+    calls_of,
+    is_suspicious,
+)
 from limen.backends.redis.protocol import NO_REPLY, Reader, fault_of, new_reader
-from limen.connect import Opened
+from limen.connect import Address, Opened
 
 _MAX_PACKETS = 2
 _WORTH_TWO = 32
@@ -43,9 +50,11 @@ class Lane(asyncio.Protocol):
         self,
         loop: asyncio.AbstractEventLoop,
         open_stream: Callable[[], Awaitable[Opened]],
+        address: Address,
         where: str,
         deadline: float,
     ) -> None:
+        self.address: Address = address
         self._loop = loop
         self._open_stream = open_stream
         self._where = where
@@ -72,6 +81,11 @@ class Lane(asyncio.Protocol):
         if self._timer is None or self._timer.when() > ends:
             self._set_timer(ends)
         return future
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits here."""
+        return not self._calls and not self._waiting
 
     def close(self) -> None:
         """Let go of the connection. Who still waits is told so."""
@@ -118,15 +132,21 @@ class Lane(asyncio.Protocol):
                 if self._calls[0].asks_first:
                     self._calls[0].asks_first = False
                     continue
-                is_right = True
-                call = self._calls.popleft()
+                call = self._calls[0]
+                answers = call.answers(reply, self._where)
+                self._calls.popleft()
                 self._packets -= call.ends_packet
-                for ticket, answer in call.answers(reply, self._where):
-                    is_right = is_right and not (type(answer) is Again and answer.fresh)
+                is_right = True
+                for ticket, answer in answers:
+                    is_right = is_right and not is_suspicious(answer)
                     ticket.tell(answer)
                 if not is_right:
-                    self._lose(Fault("readonly", f"{self._where}: this is a replica"))
+                    self._lose(Fault("connection", f"{self._where}: it led to a wrong server"))
                     return
+            if not self._calls and reader.has_data():
+                # It says more than it was asked: the next caller would be told that.
+                self._lose(Fault("protocol", f"{self._where}: more replies than requests"))
+                return
         except Exception as error:
             self._lose(fault_of(error, self._where))
             return

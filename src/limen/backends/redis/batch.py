@@ -31,6 +31,8 @@ class Request(Struct):
 
     keys: list[str]
     packed: bytes
+    answer_bytes: int
+    """How long an answer to it is."""
     slot: int
     """Where its keys are; always 0 outside a cluster."""
     address: Address | None = None
@@ -52,9 +54,19 @@ class Again(Struct, frozen=True):
     """Whether the connection led to the wrong server."""
 
     def redirect(self, request: Request) -> Request:
-        """Return what to ask now."""
+        """Return what to ask now. Who does not know the script is asked again, and not another."""
+        address, asking = self.address, self.asking
+        if self.in_full:
+            address, asking = request.address, request.asking
+        in_full = self.in_full or (request.in_full and address is not None)
         return Request(
-            request.keys, request.packed, request.slot, self.address, self.asking, self.in_full
+            request.keys,
+            request.packed,
+            request.answer_bytes,
+            request.slot,
+            address,
+            asking,
+            in_full,
         )
 
 
@@ -96,10 +108,10 @@ class Call(Struct, Generic[Waiter]):
     def answers(self, reply: object, where: str) -> Iterable[tuple[Waiter, Answer]]:
         """Return what each waiter is to be told."""
         if len(self.waiters) == 1:
-            return [(self.waiters[0], _answer(reply, where))]
+            return [(self.waiters[0], _answer(self.waiters[0].request, reply, where))]
         if isinstance(reply, list) and len(reply) == len(self.waiters):
             return [
-                (waiter, _answer(each, where))
+                (waiter, _answer(waiter.request, each, where))
                 for waiter, each in zip(self.waiters, reply, strict=True)
             ]
         answer = _not_done(reply, where)
@@ -158,12 +170,12 @@ class Packer:
     def checks(self, checks: Sequence[Check], charge: bool, holder: str) -> Request:
         """Return the request that decides checks which are all in one slot."""
         keys, packed = script.pack_checks(self._namespace, checks, charge, holder)
-        return Request(keys, packed, self._slot(keys[0]))
+        return Request(keys, packed, script.answer_bytes(len(checks)), self._slot(keys[0]))
 
     def change(self, change: Change) -> Request:
         """Return the request that carries out a change in one slot."""
         keys, packed = script.pack_change(self._namespace, change)
-        return Request(keys, packed, self._slot(keys[0]))
+        return Request(keys, packed, script.CHANGE_BYTES, self._slot(keys[0]))
 
     def slot_of(self, check: Check) -> int:
         """Return where a check's state is."""
@@ -180,11 +192,23 @@ class Packer:
         return key_slot(key.encode()) if self._clustered else 0
 
 
-def _answer(reply: object, where: str) -> Answer:
-    if isinstance(reply, bytes) and script.is_answer(reply):
+def is_suspicious(answer: Answer) -> bool:
+    """Return whether the connection that brought an answer is not to be used again."""
+    if isinstance(answer, Again):
+        return answer.fresh
+    return isinstance(answer, Fault) and answer.kind == "protocol"
+
+
+def _answer(request: Request, reply: object, where: str) -> Answer:
+    if isinstance(reply, bytes) and len(reply) == request.answer_bytes and reply[0] == 1:
         return reply
-    if isinstance(reply, list) and len(reply) == 2 and reply[0] == 0:
-        message = bytes(reply[1]).decode("utf-8", "replace")
+    if (
+        isinstance(reply, list)
+        and len(reply) == 2
+        and reply[0] == 0
+        and isinstance(reply[1], bytes)
+    ):
+        message = reply[1].decode("utf-8", "replace")
         # A replica lets a script begin, and refuses its first write: nothing was done.
         return Again(fresh=True) if "READONLY" in message else fault_of(message, where)
     return _not_done(reply, where)
@@ -199,7 +223,8 @@ def _not_done(reply: object, where: str) -> Fault | Again:
         return Again(in_full=True)
     if word in ("MOVED", "ASK"):
         host, _, port = rest.partition(" ")[2].rpartition(":")
-        if host and port.isdigit():
+        if port.isdigit():
+            # Without a host it is that of the node that says so.
             return Again((host, int(port)), asking=word == "ASK")
     if word == "TRYAGAIN":
         return Again(pause_s=_TRY_AGAIN_S)

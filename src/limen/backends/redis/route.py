@@ -5,17 +5,20 @@ The finders are generators: they yield whom to ask what, and are sent the reply 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Generator, Iterable
 from typing import Any
 
 from limen.backends import Fault, Reset
 from limen.backends.redis.batch import Again, Packer, Request
 from limen.backends.redis.protocol import Unfound, fault_of
-from limen.connect import Address, Target
+from limen.connect import Address, Target, show_address
 from limen.model import Check, Limit
 
 SLOTS = 16_384
 _REFRESH_S = 0.25
+_LOST_S = 10.0
+"""After which one who looks up the shape is taken for lost, with its loop or its process."""
 _PROBE = Limit(1, 1)
 _RESHAPING = ("connection", "timeout", "cluster", "loading", "readonly")
 Question = tuple[Address, tuple[str, ...]]
@@ -37,7 +40,7 @@ class Router:
         self._trouble: Fault | None = None
         self._is_stale = True
         self._is_refreshing = False
-        self._refreshed_at = float("-inf")
+        self._refreshing_since = self._refreshed_at = float("-inf")
 
     @property
     def is_unknown_yet(self) -> bool:
@@ -66,8 +69,14 @@ class Router:
         return list(probes.values())
 
     def candidates(self) -> list[Address]:
-        """Return whom to ask about the cluster: who is in it, then who was named at first."""
-        return [*self.nodes(), *self.target.addresses]
+        """Return whom to ask about the cluster: who is in it, then who was named at first.
+
+        In another order each time: one that is cut off from the others knows an old shape.
+        """
+        nodes, named = self.nodes(), list(self.target.addresses)
+        random.shuffle(nodes)
+        random.shuffle(named)
+        return [*nodes, *named]
 
     def learn(self, owners: list[Address | None]) -> None:
         """Take over what a node knows."""
@@ -75,8 +84,10 @@ class Router:
         self.is_known = True
         self._is_stale = False
 
-    def follow(self, request: Request, again: Again) -> Request:
+    def follow(self, request: Request, again: Again, said_by: Address) -> Request:
         """Return what to ask after a redirection; remember a slot that has moved for good."""
+        if again.address and not again.address[0]:
+            again = Again((said_by[0], again.address[1]), asking=again.asking)
         if again.address and not again.asking:
             self._owners[request.slot] = again.address
             self._is_stale = True
@@ -86,6 +97,18 @@ class Router:
         """Take note of a fault that a new shape of the cluster may explain."""
         if fault.kind in _RESHAPING:
             self._is_stale = True
+
+    def weight(self, again: Again) -> int:
+        """Return how much of the patience with redirections one takes."""
+        if again.pause_s:
+            return 0
+        # Only sentinels name another server when this one is a replica.
+        return 4 if again.fresh and self.target.kind != "sentinel" else 1
+
+    def where(self, address: Address) -> str:
+        """Return how messages name a server."""
+        node = f", node {show_address(address)}" if self.clustered else ""
+        return f"{self.target.shown}{node}"
 
     def no_end(self, again: Again) -> Fault:
         """Say why asking again came to no end."""
@@ -106,11 +129,11 @@ class Router:
 
     def should_refresh(self, now: float) -> bool:
         """Return whether to look up the owners now: one at a time, and not too often."""
-        if not (self.clustered and self._is_stale) or self._is_refreshing:
+        if not (self.clustered and self._is_stale) or now < self._refreshed_at + _REFRESH_S:
             return False
-        if now < self._refreshed_at + _REFRESH_S:
+        if self._is_refreshing and now < self._refreshing_since + _LOST_S:
             return False
-        self._is_refreshing = True
+        self._is_refreshing, self._refreshing_since = True, now
         return True
 
     def refreshed(self, now: float, trouble: Fault | None = None) -> None:
@@ -140,7 +163,8 @@ def find_owners(
 def _owners(reply: list[Any], asked: Address) -> list[Address | None]:
     owners: list[Address | None] = [None] * SLOTS
     for first, last, primary, *_ in reply:
-        host = _text(primary[0]) if primary[0] else asked[0]
+        host = _text(primary[0] or "")
+        host = asked[0] if host in ("", "?") else host
         for slot in range(first, last + 1):
             owners[slot] = (host, primary[1])
     return owners
@@ -151,7 +175,10 @@ def find_primary(
 ) -> Generator[Question, object, Address]:
     """Ask one sentinel after the other for the primary, until one knows."""
     said: object = "there is none"
-    for address in sentinels:
+    # In another order each time: one that is cut off from the others may name an old one.
+    shuffled = list(sentinels)
+    random.shuffle(shuffled)
+    for address in shuffled:
         said = yield address, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
         if isinstance(said, list) and len(said) == 2:
             return _text(said[0]), int(said[1])

@@ -68,6 +68,8 @@ anything was changed. A fault is a list, and its second item the server's messag
 
 _READING = Struct(">?Iqqqq")
 _NUMBERED = Struct(">qq")
+CHANGE_BYTES = 2
+"""How long an answer to a change is."""
 
 
 @cache
@@ -163,11 +165,9 @@ def readings(reply: Reply) -> tuple[Reading, ...]:
     return cast("tuple[Reading, ...]", tuple(_READING.iter_unpack(answer[1:])))
 
 
-def is_answer(reply: object) -> bool:
-    """Return whether a reply has the form of an answer, to checks or to a change."""
-    if not isinstance(reply, bytes) or reply[:1] != b"\1":
-        return False
-    return len(reply) == 2 or len(reply) % _READING.size == 1
+def answer_bytes(checks: int) -> int:
+    """Return how long an answer to so many checks is."""
+    return 1 + checks * _READING.size
 
 
 def split_number(reply: Reply) -> tuple[Reply, int, int]:

@@ -6,10 +6,11 @@ import itertools
 import logging
 import os
 import secrets
+import selectors
 import threading
 import time
 import weakref
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TypeVar
 
 from limen.backends import Change, Correct, Fault, Reset
@@ -47,7 +48,7 @@ class RedisBackend:
     def after_fork(self) -> None:
         """Leave the other process its connections, and begin with none."""
         self._begin()
-        self._router.refreshed(time.monotonic())
+        self._router.refreshed(float("-inf"))
         self._receipt_ids = itertools.count(secrets.randbits(62))
         for lane in self._lanes.values():
             lane.begin()
@@ -87,7 +88,7 @@ class RedisBackend:
     def close(self) -> None:
         """Let go of every connection."""
         for lane in self._lanes.values():
-            lane.drop()
+            lane.close()
 
     def _ask(self, request: Request, ends: float) -> bytes | Fault:
         tries, again = 0, Again()
@@ -104,8 +105,10 @@ class RedisBackend:
                 return answer
             if isinstance(answer, Again):
                 again = answer
-                tries += not again.pause_s
-                request = self._follow(request, again, ends)
+                tries += self._router.weight(again)
+                request = self._follow(request, again, lane, ends)
+                if time.monotonic() >= ends:
+                    break
             else:
                 self._router.suspect(answer)
                 return answer
@@ -124,16 +127,18 @@ class RedisBackend:
             else:
                 by_lane.setdefault(lane, []).append(ticket)
         for lane, started in by_lane.items():
-            lane.start(*started)
-        # What this caller leads is read first: others wait for that.
-        for lane, started in sorted(by_lane.items(), key=lambda each: not each[1][0].leads):
             for ticket in started:
+                ticket.is_elsewhere = len(by_lane) > 1
+            lane.start(*started)
+        for lane in _ready_first(by_lane, ends):
+            for ticket in by_lane[lane]:
                 lane.finish(ticket)
         answers: list[bytes | Fault] = []
         for ticket in tickets:
             answer = ticket.answer
             if isinstance(answer, Again):
-                answer = self._ask(self._follow(ticket.request, answer, ends), ends)
+                [lane] = [each for each, own in by_lane.items() if ticket in own]
+                answer = self._ask(self._follow(ticket.request, answer, lane, ends), ends)
             assert answer is not None
             if isinstance(answer, Fault):
                 self._router.suspect(answer)
@@ -145,8 +150,8 @@ class RedisBackend:
             step = next(steps)
             while True:
                 if step.behind:
-                    behind = threading.Thread(target=self._carry_out, args=(step,), daemon=True)
-                    behind.start()
+                    if not _start(self._carry_out, step):
+                        self._carry_out(step)
                     step = steps.send(())
                 else:
                     step = steps.send(self._carry_out(step, ends))
@@ -168,8 +173,8 @@ class RedisBackend:
         """Have the cluster's shape looked up, if it is time to; wait only if it was never known."""
         with self._mutex:
             due = self._router.should_refresh(time.monotonic())
-        if due:
-            threading.Thread(target=self._refresh_behind, name="limen-shape", daemon=True).start()
+        if due and not _start(self._refresh_behind):
+            self._router.refreshed(time.monotonic())
         if self._router.is_unknown_yet:
             self._looked_up.wait(max(ends - time.monotonic(), 0))
 
@@ -180,15 +185,17 @@ class RedisBackend:
         lane = self._lanes.get(address)
         if lane is None:
             with self._mutex:
-                lane = self._lanes.setdefault(
-                    address, Lane(lambda: self._open(address), self._target.shown, self._deadline)
-                )
+                lane = self._lanes.setdefault(address, self._new_lane(address))
         return lane
 
-    def _follow(self, request: Request, again: Again, ends: float) -> Request:
+    def _new_lane(self, address: Address) -> Lane:
+        where = self._router.where(address)
+        return Lane(lambda: self._open(address), address, where, self._deadline)
+
+    def _follow(self, request: Request, again: Again, lane: Lane, ends: float) -> Request:
         if again.pause_s:
             time.sleep(min(again.pause_s, max(ends - time.monotonic(), 0)))
-        return self._router.follow(request, again)
+        return self._router.follow(request, again, lane.address)
 
     def _refresh_behind(self) -> None:
         trouble = None
@@ -202,6 +209,11 @@ class RedisBackend:
 
     def _learn_shape(self) -> None:
         self._router.learn(self._find(route.find_owners(self._router.candidates())))
+        nodes = set(self._router.nodes())
+        with self._mutex:
+            gone = [self._lanes.pop(e) for e in set(self._lanes) - nodes if self._lanes[e].is_idle]
+        for lane in gone:
+            lane.close()
 
     def _find(self, finder: Generator[route.Question, object, T], *, sentinel: bool = False) -> T:
         try:
@@ -214,8 +226,7 @@ class RedisBackend:
 
     def _ask_about(self, address: Address, command: tuple[str, ...], sentinel: bool) -> object:
         try:
-            opened = open_socket(self._target, address, CONNECT_S / 2, sentinel=sentinel)
-            wire = Wire(opened, CONNECT_S)
+            wire = Wire(open_socket(self._target, address, CONNECT_S / 2, sentinel=sentinel))
             try:
                 return wire.ask(*command, ends=time.monotonic() + CONNECT_S)
             finally:
@@ -229,7 +240,7 @@ class RedisBackend:
         if target.kind == "sentinel":
             finder = route.find_primary(target.addresses, target.service)
             address = self._find(finder, sentinel=True)
-        wire = Wire(open_socket(target, address, CONNECT_S), self._deadline)
+        wire = Wire(open_socket(target, address, CONNECT_S))
         try:
             greeting = greet(must_lead=target.kind == "sentinel")
             command = next(greeting)
@@ -241,6 +252,38 @@ class RedisBackend:
         except BaseException:
             wire.close()
             raise
+
+
+def _start(work: Callable[..., object], *arguments: object) -> bool:
+    """Have something done behind the caller; return whether there was a thread for it."""
+    try:
+        threading.Thread(target=work, args=arguments, name="limen-behind", daemon=True).start()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _ready_first(by_lane: dict[Lane, list[Ticket]], ends: float) -> Iterator[Lane]:
+    """Return the lanes as their replies come; who leads two must not let one wait for the other.
+
+    Those that somebody else leads come last.
+    """
+    led = {
+        lead.wire.socket: lane
+        for lane, [first, *_] in by_lane.items()
+        if (lead := first.lead) is not None and lead.is_sent and lead.wire is not None
+    }
+    if len(led) > 1:
+        with selectors.DefaultSelector() as selector:
+            for each in led:
+                selector.register(each, selectors.EVENT_READ)
+            while led and (ready := selector.select(max(ends - time.monotonic(), 0))):
+                for key, _ in ready:
+                    selector.unregister(key.fileobj)
+                    yield led.pop(key.fileobj)  # type: ignore[call-overload]  # it was registered
+    rest = list(led.values())
+    yield from rest
+    yield from [lane for lane, own in by_lane.items() if own[0].answer is None and lane not in rest]
 
 
 _backends: weakref.WeakSet[RedisBackend] = weakref.WeakSet()

@@ -7,10 +7,9 @@ The lead goes to the newest who waits: it has the most time left, and so the cal
 
 from __future__ import annotations
 
-import math
+import select
 import selectors
 import socket
-import struct
 import threading
 import time
 from collections import deque
@@ -18,65 +17,67 @@ from collections.abc import Callable
 from typing import Any
 
 from limen.backends import Fault
-from limen.backends.redis.batch import MAX_REQUESTS, Again, Answer, Call, Request, calls_of
+from limen.backends.redis.batch import (
+    MAX_REQUESTS,
+    Answer,
+    Call,
+    Request,
+    calls_of,
+    is_suspicious,
+)
 from limen.backends.redis.protocol import NO_REPLY, fault_of, new_reader, pack_command
+from limen.connect import Address
 
 CONNECT_S = 1.0
 """How long a step of opening a connection may take. No caller waits for that long."""
 _GRACE_S = 5.0
 _IDLE_S = 1.0
-_CHUNK = 65_536
+_CHUNK = 16_384
 
 
 class Wire:
     """A connection: commands out, replies in. Not safe to share."""
 
-    def __init__(self, opened: socket.socket, patience_s: float) -> None:
-        self._socket = opened
+    def __init__(self, opened: socket.socket) -> None:
+        self.socket: socket.socket = opened
         self._reader = new_reader()
-        # In a call that has the whole patience, the kernel keeps the time: that takes a third of
-        # the system calls. Only plain sockets can: not those of TLS, and not those of gevent.
-        is_plain = type(opened).__module__ == "socket"
-        self._kernel_s = patience_s if is_plain else math.inf
-        self._timeout_s: float | None = None
-        opened.settimeout(None)
-        if is_plain:
-            seconds = struct.pack("@ll", int(patience_s), int(patience_s % 1 * 1e6))
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+        # To poll and then to read takes half the system calls of a time-out of the socket's. Only
+        # plain sockets can: not those of TLS, which hold data back, and not those of gevent.
+        self._poll: Any = None
+        if type(opened).__module__ == "socket" and hasattr(select, "poll"):
+            self._poll = select.poll()
+            self._poll.register(opened, select.POLLIN)
+            opened.settimeout(None)
         self.used_at: float = time.monotonic()
         self.owed: int = 0
-        """How many replies are still to come that nobody waits for any more."""
+        """How many replies are still to come."""
 
     def send(self, packet: bytes, ends: float, replies: int = 1) -> None:
         """Write it all, or raise."""
         self.owed += replies
-        self._set_timeout(ends)
-        try:
-            self._socket.sendall(packet)
-        except BlockingIOError:
-            raise TimeoutError("timed out") from None
+        if self._poll is None or len(packet) > _CHUNK:
+            # What is shorter fits into the kernel's buffer: it never waits.
+            self.socket.settimeout(max(ends - time.monotonic(), 0.001))
+        self.socket.sendall(packet)
 
     def receive(self, ends: float) -> object:
         """Return the next of the replies that are owed; an error of the server is one too."""
         while (reply := self._reader.gets()) is NO_REPLY:
-            self._set_timeout(ends)
-            try:
-                data = self._socket.recv(_CHUNK)
-            except BlockingIOError:
-                raise TimeoutError("timed out") from None
+            left_s = max(ends - time.monotonic(), 0.001)
+            if self._poll is None:
+                self.socket.settimeout(left_s)
+            elif not self._poll.poll(left_s * 1_000):
+                raise TimeoutError("timed out")
+            data = self.socket.recv(_CHUNK)
             if not data:
                 raise ConnectionError("the server closed the connection")
             self._reader.feed(data)
         self.owed -= 1
         return reply
 
-    def _set_timeout(self, ends: float) -> None:
-        left_s = max(ends - time.monotonic(), 0.001)
-        timeout_s = None if 0.9 < left_s / self._kernel_s < 1.1 else left_s
-        if timeout_s is not None or self._timeout_s is not None:
-            self._socket.settimeout(timeout_s)
-            self._timeout_s = timeout_s
+    def is_done(self) -> bool:
+        """Return whether nothing is left that was not asked for."""
+        return not self._reader.has_data()
 
     def ask(self, *command: str, ends: float) -> object:
         """Send one command and return its reply."""
@@ -88,18 +89,40 @@ class Wire:
         if self.owed or time.monotonic() - self.used_at < _IDLE_S:
             return True
         with selectors.DefaultSelector() as selector:
-            selector.register(self._socket, selectors.EVENT_READ)
+            selector.register(self.socket, selectors.EVENT_READ)
             return not selector.select(0)
 
     def close(self) -> None:
         """Close this process's end; after a fork the other process keeps its own."""
-        self._socket.close()
+        self.socket.close()
+
+
+class Lead:
+    """The right to use a lane's connection, and what is done with it. One at a time is current."""
+
+    __slots__ = ("batch", "calls", "is_sent", "sent_at", "until", "wire")
+
+    def __init__(self, until: float, wire: Wire | None) -> None:
+        self.until: float = until
+        """By when it should have been handed on."""
+        self.wire: Wire | None = wire
+        self.batch: list[Ticket] = []
+        self.calls: list[Call[Ticket]] = []
+        self.sent_at: float = 0.0
+        self.is_sent: bool = False
+        """Whether there are replies to read."""
+
+    def drop_wire(self) -> None:
+        """Close the connection; the next leader has another one opened."""
+        if self.wire is not None:
+            self.wire.close()
+            self.wire = None
 
 
 class Ticket:
     """A caller's place in a lane."""
 
-    __slots__ = ("answer", "ends", "gate", "has_lead", "leads", "request")
+    __slots__ = ("answer", "ends", "gate", "is_elsewhere", "lead", "request")
 
     def __init__(self, request: Request, ends: float) -> None:
         self.request: Request = request
@@ -107,10 +130,9 @@ class Ticket:
         self.answer: Answer | None = None
         self.gate: Any = None
         """A lock that opens when there is an answer, or the lead; None for who never waited."""
-        self.has_lead: bool = False
-        """Whether the lead was handed to it."""
-        self.leads: bool = False
-        """Whether it leads, and has sent a batch whose replies it has to read."""
+        self.lead: Lead | None = None
+        self.is_elsewhere: bool = False
+        """Whether its caller waits in another lane first, and could not lead at once."""
 
     def tell(self, answer: Answer) -> None:
         """Give the answer to whoever waits here."""
@@ -122,134 +144,169 @@ class Ticket:
 class Lane:
     """The way to one server."""
 
-    def __init__(self, open_wire: Callable[[], Wire], where: str, deadline: float) -> None:
+    def __init__(
+        self, open_wire: Callable[[], Wire], address: Address, where: str, deadline: float
+    ) -> None:
+        self.address: Address = address
         self._open_wire = open_wire
         self._where = where
         self._deadline = deadline
         self._wire: Wire | None = None
+        self._lead: Lead | None = None
         self.begin()
 
     def begin(self) -> None:
         """Start from nothing. After a fork too: locks and connection are the other process's."""
+        lead, wire = self._lead, self._wire
         self._mutex = threading.Lock()
         self._waiting: deque[Ticket] = deque()
-        self._batch: list[Ticket] = []
-        self._calls: list[Call[Ticket]] = []
-        self._sent_at = 0.0
-        self._led_until = 0.0
-        """By when who leads should have handed on; 0.0 when nobody leads."""
-        self.drop()
+        self._lead = None
+        """Who may use the connection now; None when nobody does."""
+        self._wire = None
+        """The connection, while nobody uses it."""
+        if lead is not None:
+            lead.drop_wire()
+        if wire is not None:
+            wire.close()
 
-    def drop(self) -> None:
-        """Close the connection; the next leader has another one opened."""
-        if self._wire is not None:
-            self._wire.close()
-            self._wire = None
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits here."""
+        return self._lead is None
+
+    def close(self) -> None:
+        """Let go of the connection. Who leads finds the lead gone, and closes its own."""
+        with self._mutex:
+            waiting, self._waiting = self._waiting, deque()
+            wire, self._wire, self._lead = self._wire, None, None
+        if wire is not None:
+            wire.close()
+        for ticket in waiting:
+            ticket.tell(Fault("connection", f"{self._where}: the limiter was closed"))
 
     def start(self, first: Ticket, *others: Ticket) -> None:
         """Stand in line with one's tickets; where there is none, lead: send them at once."""
         with self._mutex:
             for ticket in others:
                 self._stand(ticket)
-            if self._led_until:
+            if self._lead is not None:
                 self._stand(first)
                 return
-            self._led_until = first.ends
-        self._send(first)
+            first.lead = self._new_lead(first.ends)
+        self._send(first, first.lead)
 
     def finish(self, ticket: Ticket) -> Answer:
         """Return the answer to a ticket that was started, when it is there or its time is over."""
+        ticket.is_elsewhere = False
         while ticket.answer is None:
-            if ticket.leads:
-                self._receive(ticket)
+            lead = ticket.lead
+            if lead is not None and lead.is_sent:
+                self._receive(ticket, lead)
             else:
                 self._wait(ticket)
         return ticket.answer
+
+    def _new_lead(self, until: float) -> Lead:
+        self._lead = lead = Lead(until, self._wire)
+        self._wire = None
+        return lead
 
     def _stand(self, ticket: Ticket) -> None:
         ticket.gate = threading.Lock()
         ticket.gate.acquire()
         self._waiting.append(ticket)
 
-    def _send(self, ticket: Ticket) -> None:
+    def _send(self, ticket: Ticket, lead: Lead) -> None:
         """As the leader, send what waits. Without a connection, have one opened, and wait too."""
         try:
-            wire = self._wire
+            wire = lead.wire
             if wire is None or not wire.is_fresh():
-                self._connect_behind(ticket)
+                self._connect_behind(ticket, lead)
                 return
-            self._take(ticket)
-            self._calls = calls_of(self._batch)
-            self._sent_at = time.monotonic()
-            packet = b"".join([call.encode() for call in self._calls])
-            wire.send(packet, ticket.ends, _replies(self._calls))
-            ticket.leads = True
+            lead.batch = batch = [ticket]
+            if self._waiting:
+                with self._mutex:
+                    while self._waiting and len(batch) < MAX_REQUESTS:
+                        batch.append(self._waiting.popleft())
+            lead.calls = calls_of(batch)
+            lead.sent_at = time.monotonic()
+            packet = b"".join([call.encode() for call in lead.calls])
+            wire.send(packet, ticket.ends, _replies(lead.calls))
+            lead.is_sent = True
         except BaseException as error:
-            self._break_off(ticket, error)
+            self._break_off(ticket, lead, error)
             if not isinstance(error, Exception):
                 raise
 
-    def _take(self, ticket: Ticket) -> None:
-        batch = self._batch = [ticket]
-        if self._waiting:
-            with self._mutex:
-                while self._waiting and len(batch) < MAX_REQUESTS:
-                    batch.append(self._waiting.popleft())
-
-    def _receive(self, ticket: Ticket) -> None:
+    def _receive(self, ticket: Ticket, lead: Lead) -> None:
         """As the leader, read the replies, tell everybody, and hand the lead on."""
-        ticket.leads = False
         try:
-            wire = self._wire
+            wire = lead.wire
             assert wire is not None
             is_right = True
-            for _ in range(wire.owed - _replies(self._calls)):
+            for _ in range(wire.owed - _replies(lead.calls)):
                 wire.receive(ticket.ends)  # too late for whoever asked
-            for call in self._calls:
+            for call in lead.calls:
                 reply = wire.receive(ticket.ends)
                 if call.asks_first:
                     reply = wire.receive(ticket.ends)
                 for waiter, answer in call.answers(reply, self._where):
-                    is_right = is_right and not (type(answer) is Again and answer.fresh)
+                    is_right = is_right and not is_suspicious(answer)
                     waiter.tell(answer)
             wire.used_at = time.monotonic()
-            if not is_right:
-                self.drop()
+            if not is_right or not wire.is_done():
+                # A wrong server; or one that says more, or else, than it was asked: what comes
+                # next might be taken for the answer to something else.
+                lead.drop_wire()
         except TimeoutError as error:
             # A call that began late in its caller's time proves nothing against the connection:
             # the replies are left for the next leader to skip. Were it dropped, a server to which
             # connecting takes nearly the whole deadline would never be reached.
-            if ticket.ends - self._sent_at > 0.9 * self._deadline:
-                self.drop()
-            self._end_batch(ticket, fault_of(error, self._where))
+            if ticket.ends - lead.sent_at > 0.9 * self._deadline:
+                lead.drop_wire()
+            self._end(ticket, lead, fault_of(error, self._where))
         except BaseException as error:
-            self._break_off(ticket, error)
+            self._break_off(ticket, lead, error)
             if not isinstance(error, Exception):
                 raise
         else:
-            self._hand_on()
+            self._hand_on(ticket, lead)
 
-    def _break_off(self, ticket: Ticket, error: BaseException) -> None:
+    def _break_off(self, ticket: Ticket, lead: Lead, error: BaseException) -> None:
         """End a call that failed half-way. Its connection may yet bring the replies: drop it."""
-        self.drop()
-        self._end_batch(ticket, fault_of(error, self._where))
+        lead.drop_wire()
+        self._end(ticket, lead, fault_of(error, self._where))
 
-    def _end_batch(self, ticket: Ticket, fault: Fault) -> None:
-        for waiter in self._batch or [ticket]:
+    def _end(self, ticket: Ticket, lead: Lead, fault: Fault) -> None:
+        for waiter in lead.batch or [ticket]:
             if waiter.answer is None:
                 waiter.tell(fault)
-        self._hand_on()
+        self._hand_on(ticket, lead)
 
-    def _hand_on(self) -> None:
-        self._batch, self._calls = [], []
+    def _hand_on(self, ticket: Ticket | None, lead: Lead) -> None:
+        if ticket is not None:
+            ticket.lead = None
         with self._mutex:
-            if not self._waiting:
-                self._led_until = 0.0
+            if self._lead is not lead:
+                # It was taken away meanwhile, and the connection goes with who had it.
+                lead.drop_wire()
                 return
-            following = self._waiting.pop()
-            following.has_lead = True
-            self._led_until = following.ends
+            self._wire, lead.wire = lead.wire, None
+            if not self._waiting:
+                self._lead = None
+                return
+            following = self._newest()
+            following.lead = self._new_lead(following.ends)
         following.gate.release()
+
+    def _newest(self) -> Ticket:
+        """Take the newest out of the line, of those whose callers are here."""
+        if self._waiting[-1].is_elsewhere:
+            for ticket in reversed(self._waiting):
+                if not ticket.is_elsewhere:
+                    self._waiting.remove(ticket)
+                    return ticket
+        return self._waiting.pop()
 
     def _wait(self, ticket: Ticket) -> None:
         """Wait for an answer, or for the lead; until the time is over."""
@@ -257,65 +314,68 @@ class Lane:
             ticket.gate.acquire(timeout=max(ticket.ends - time.monotonic(), 0))
         except BaseException:
             # Nobody will stand here any more: a lead that was handed over goes on to the next.
-            if self._step_out(ticket):
-                self._hand_on()
+            lead = self._step_out(ticket)
+            if lead is not None:
+                self._hand_on(ticket, lead)
             raise
         if ticket.answer is not None:
             return
-        if not self._step_out(ticket):
-            if ticket.answer is None:
-                ticket.answer = Fault("timeout", f"{self._where}: no answer in time")
-        elif ticket.ends > time.monotonic():
-            self._send(ticket)
-        else:
+        lead = self._step_out(ticket)
+        if lead is not None and ticket.ends > time.monotonic():
+            self._send(ticket, lead)
+            return
+        if ticket.answer is None:
             ticket.answer = Fault("timeout", f"{self._where}: no answer in time")
-            self._hand_on()
+        if lead is not None:
+            self._hand_on(ticket, lead)
 
-    def _step_out(self, ticket: Ticket) -> bool:
-        """Leave the line; return whether with the lead."""
+    def _step_out(self, ticket: Ticket) -> Lead | None:
+        """Leave the line; return the lead, if one goes with it."""
         with self._mutex:
-            if ticket.has_lead:
-                ticket.has_lead = False
-                return True
-            if ticket.answer is None:
-                if ticket in self._waiting:
-                    self._waiting.remove(ticket)
-                if 0.0 < self._led_until < time.monotonic() - _GRACE_S:
-                    # Who led was torn away before it could hand on: take the lead from it.
-                    self.drop()
-                    self._led_until = time.monotonic() + _GRACE_S
-                    return True
-            return False
+            if ticket.lead is not None or ticket.answer is not None:
+                return ticket.lead
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+            if self._lead is not None and self._lead.until < time.monotonic() - _GRACE_S:
+                # Who led was torn away before it could hand on: another one leads from now on.
+                ticket.lead = self._new_lead(time.monotonic())
+            return ticket.lead
 
-    def _connect_behind(self, ticket: Ticket) -> None:
+    def _connect_behind(self, ticket: Ticket, lead: Lead) -> None:
         """Have a connection opened by a thread that leads meanwhile, and stand in line.
 
         Opening takes several steps, and together they may take longer than any caller has.
         """
-        self.drop()
+        lead.drop_wire()
         with self._mutex:
+            ticket.lead = None
             self._stand(ticket)
-            self._led_until = time.monotonic() + CONNECT_S
+            lead.until = time.monotonic() + CONNECT_S
+        thread = threading.Thread(
+            target=self._connect, args=(lead,), name="limen-connect", daemon=True
+        )
         try:
-            threading.Thread(target=self._connect, name="limen-connect", daemon=True).start()
+            thread.start()
         except RuntimeError:
             # No thread to be had: the interpreter ends, or the system has no more.
             with self._mutex:
                 self._waiting.remove(ticket)
             raise
 
-    def _connect(self) -> None:
+    def _connect(self, lead: Lead) -> None:
         try:
-            self._wire = self._open_wire()
+            lead.wire = self._open_wire()
         except BaseException as error:
             fault = fault_of(error, self._where)
             with self._mutex:
+                if self._lead is not lead:
+                    return
                 waiting, self._waiting = self._waiting, deque()
-                self._led_until = 0.0
+                self._lead = None
             for waiter in waiting:
                 waiter.tell(fault)
             return
-        self._hand_on()
+        self._hand_on(None, lead)
 
 
 def _replies(calls: list[Call[Ticket]]) -> int:
