@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
-from limen.backends import Change, Fault, Reset
+from limen.backends import Change, Fault, Release, Reset
 from limen.clock import Clock
 from limen.errors import ConfigurationError, RateLimitExceeded, StoreError
 from limen.guarded import Guard
@@ -55,8 +55,12 @@ class AsyncLimiter:
         self._clock = settings.clock
         self._observers = settings.observers
         self._limits = plan.Limits()
-        self._ids: Iterator[int]
-        plan.give_ids(self)
+        self._begin()
+        plan.begin_after_fork(self)
+
+    def _begin(self) -> None:
+        """Make anew what two processes must not share: called after a fork, not by you."""
+        self._ids = plan.new_ids()
         self._lines: Lines[asyncio.Future[None]] = Lines()
 
     async def check(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
@@ -86,10 +90,13 @@ class AsyncLimiter:
 
     async def _change(self, change: Change) -> bool:
         done = self._guard.change(change)
-        if done is not None:
+        if done is not None and not isinstance(change, Release):
             return done
+        # A slot that was granted here may have been granted there too, by a reply that was lost.
         answer = await self._backend.change(change)
-        return self._guard.give_up(answer, change) if isinstance(answer, Fault) else answer
+        if isinstance(answer, Fault):
+            return bool(done) or self._guard.give_up(answer, change)
+        return answer or bool(done)
 
     async def peek(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
         """Say what `check` would say, and charge nothing. `remaining` is before charging."""

@@ -137,27 +137,33 @@ def correct(decision: Decision | Receipt, actual_cost: int) -> Correct | None:
     return None if receipt is None else Correct(receipt, actual_cost)
 
 
-class HasIds(Protocol):
-    """A limiter, as far as the ids of its receipts go."""
+class Forkable(Protocol):
+    """A limiter, as far as a fork concerns it."""
 
-    _ids: Iterator[int]
+    def _begin(self) -> None:
+        """Make anew what two processes must not share."""
+        ...
 
 
-def give_ids(limiter: HasIds) -> None:
-    """Let the ids of a limiter's receipts begin anew, at random; in each process of its own.
+def new_ids() -> Iterator[int]:
+    """Return where the ids of a limiter's receipts come from, in this process.
 
-    Not by the shared generator, which a program may seed.
+    They begin at random, and not by the shared generator, which a program may seed.
     """
-    limiter._ids = itertools.count(secrets.randbits(62))
+    return itertools.count(secrets.randbits(62))
+
+
+def begin_after_fork(limiter: Forkable) -> None:
+    """Have a limiter begin anew in the child of a fork."""
     _limiters.add(limiter)
 
 
 def _after_fork() -> None:
     for limiter in list(_limiters):
-        give_ids(limiter)
+        limiter._begin()
 
 
-_limiters: weakref.WeakSet[HasIds] = weakref.WeakSet()
+_limiters: weakref.WeakSet[Forkable] = weakref.WeakSet()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 

@@ -9,6 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
@@ -19,6 +20,7 @@ from limen.limiter import plan
 from limen.model import Check, Concurrency, Decision
 
 _IDLE_S = 5.0
+_MAX_THREADS = 32
 _logger = logging.getLogger("limen")
 
 _HELD = "this slot is held already; make another by limiter.slot(...)"
@@ -253,15 +255,23 @@ class Keeper:
 
     def _run(self) -> None:
         while due := self._wait_for_due():
-            for holder, check in due:
-                try:
-                    renewed = self._change(Renew(check, holder))
-                except Exception as error:
-                    _log_not_renewed(check, holder, error)
-                    continue
-                # A slot that was released meanwhile is not lost.
-                if not renewed and self.drop(holder):
-                    _log_lost(check, holder)
+            if len(due) == 1:
+                self._renew(*due[0])
+                continue
+            # Together: they share a call, and none waits for a server that only others need.
+            with ThreadPoolExecutor(min(len(due), _MAX_THREADS), "limen-slots") as threads:
+                for holder, check in due:
+                    threads.submit(self._renew, holder, check)
+
+    def _renew(self, holder: str, check: Check) -> None:
+        try:
+            renewed = self._change(Renew(check, holder))
+        except Exception as error:
+            _log_not_renewed(check, holder, error)
+            return
+        # A slot that was released meanwhile is not lost.
+        if not renewed and self.drop(holder):
+            _log_lost(check, holder)
 
     def _wait_for_due(self) -> list[tuple[str, Check]]:
         """Return the slots to renew now; none means that the thread ends."""

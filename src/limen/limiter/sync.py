@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
-from limen.backends import Change, Fault, Reset
+from limen.backends import Change, Fault, Release, Reset
 from limen.backends.memory import MemoryBackend
 from limen.clock import Clock
 from limen.errors import ConfigurationError, RateLimitExceeded, StoreError
@@ -62,11 +62,15 @@ class Limiter:
         self._observers = settings.observers
         self._limits = plan.Limits()
         self._alone = self._limits.alone
-        self._ids: Iterator[int]
-        plan.give_ids(self)
+        self._begin()
+        plan.begin_after_fork(self)
+        self._keeper = Keeper(self._change)
+
+    def _begin(self) -> None:
+        """Make anew what two processes must not share: called after a fork, not by you."""
+        self._ids = plan.new_ids()
         self._lines: Lines[threading.Lock] = Lines()
         self._lines_lock = threading.Lock()
-        self._keeper = Keeper(self._change)
 
     def check(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
         """Decide one request of `key`, and charge it when it is allowed. Never waits.
@@ -125,10 +129,13 @@ class Limiter:
 
     def _change(self, change: Change) -> bool:
         done = self._guard.change(change)
-        if done is not None:
+        if done is not None and not isinstance(change, Release):
             return done
+        # A slot that was granted here may have been granted there too, by a reply that was lost.
         answer = self._backend.change(change)
-        return self._guard.give_up(answer, change) if isinstance(answer, Fault) else answer
+        if isinstance(answer, Fault):
+            return bool(done) or self._guard.give_up(answer, change)
+        return answer or bool(done)
 
     def peek(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
         """Say what `check` would say, and charge nothing. `remaining` is before charging."""

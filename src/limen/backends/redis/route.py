@@ -17,7 +17,7 @@ from limen.model import Check, Limit
 
 SLOTS = 16_384
 _REFRESH_S = 0.25
-_LOST_S = 10.0
+_LOST_S = 2.0
 """After which one who looks up the shape is taken for lost, with its loop or its process."""
 _PROBE = Limit(1, 1)
 _RESHAPING = ("connection", "timeout", "cluster", "loading", "readonly")
