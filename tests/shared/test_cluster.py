@@ -72,15 +72,19 @@ class TestReshard:
         numbers = threads.told.numbers
         assert numbers == list(range(2, len(numbers) + 2)), "counts are exact"
 
-    def test_tasks_do_not_notice_slots_that_move_to_and_fro(
+    def test_tasks_do_not_notice_400_slots_that_move_and_one_that_moves_to_and_fro(
         self, cluster: servers.Cluster, url: str
     ) -> None:
-        keys = key_on_each(cluster)
+        key = key_on(cluster, cluster.ports[2])
+        first = min(slot_of(key), 15_900)
 
         async def ask() -> None:
             async with AsyncLimiter(url, deadline=PATIENT_S) as limiter:
-                async with Tasks(limiter, 24, key=keys[0]) as tasks:
-                    await asyncio.to_thread(move_about, cluster, slot_of(keys[0]), 12)
+                async with Tasks(limiter, 24, key=key) as tasks:
+                    await asyncio.to_thread(
+                        cluster.move_slots, range(first, first + 400), cluster.ports[0]
+                    )
+                    await asyncio.to_thread(move_about, cluster, slot_of(key), 6)
                 assert not tasks.told.errors
                 assert tasks.told.sources.keys() == {"store"}
                 numbers = tasks.told.numbers
@@ -107,6 +111,45 @@ class TestReshard:
         assert {decision.source for decision in decisions} == {"store"}
         numbers = sorted(WIDE.quota - decision.remaining for decision in decisions)
         assert numbers == list(range(1, 41))
+
+    def test_a_node_that_forgot_the_script_is_given_it_also_half_way(
+        self, cluster: servers.Cluster, url: str
+    ) -> None:
+        key = key_on(cluster, cluster.ports[1], "forgot")
+        target = other_port(cluster, cluster.ports[1])
+
+        async def ask() -> str:
+            async with AsyncLimiter(url, deadline=PATIENT_S) as limiter:
+                cluster.client(target).script_flush()
+                return (await limiter.check(key, WIDE)).source
+
+        cluster.begin_move(slot_of(key), target)
+        try:
+            with Limiter(url, deadline=PATIENT_S) as limiter:
+                limiter.ping()
+                cluster.client(target).script_flush()
+                assert limiter.check(key, WIDE).source == "store"
+            assert asyncio.run(ask()) == "store"
+        finally:
+            cluster.move_slot(slot_of(key), target)
+
+    def test_several_states_half_way_are_waited_for_and_no_longer_than_the_deadline(
+        self, cluster: servers.Cluster, url: str
+    ) -> None:
+        key = key_on(cluster, cluster.ports[2], "several")
+        target = other_port(cluster, cluster.ports[2])
+        two = (WIDE, Limit(10, 60, name="new"))
+        with Limiter(url, deadline=PATIENT_S) as patient, Limiter(url, deadline=0.1) as limiter:
+            patient.check(key, WIDE)
+            limiter.ping()
+            cluster.begin_move(slot_of(key), target)
+            try:
+                start = time.perf_counter()
+                assert limiter.check(key, *two).source == "local"
+                assert 0.1 <= time.perf_counter() - start < 0.5
+            finally:
+                cluster.move_slot(slot_of(key), target)
+            assert patient.check(key, *two).source == "store"
 
 
 def move_about(cluster: servers.Cluster, slot: int, times: int) -> None:

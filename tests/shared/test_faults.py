@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from limen import AsyncLimiter, Limit, Limiter
+from limen import AsyncLimiter, Decision, Limit, Limiter
+from limen.backends.redis import sync_lane
+from limen.backends.redis.sync import RedisBackend
 from tests import servers
 from tests.proxy import proxy
 from tests.shared.load import WIDE, Tasks, Threads, Told
@@ -206,6 +209,84 @@ class TestBrokenConnections:
                 assert limiter.check("first", WIDE).degraded
                 second = limiter.check("second", WIDE)
                 assert (second.source, WIDE.quota - second.remaining) == ("store", 1)
+
+    @pytest.mark.parametrize("extra", [b"+nonsense\r\n" * 3, b"$2\r\n\x01\x01\r\n" * 2, b"*0\r\n"])
+    def test_replies_that_nobody_asked_for_reach_nobody(
+        self, url: str, valkey: servers.Server, extra: bytes
+    ) -> None:
+        async def ask(port: int) -> list[Decision]:
+            async with AsyncLimiter(url_of(port), deadline=PATIENT_S) as limiter:
+                await limiter.check("warm", WIDE)
+                between.garbage(extra)
+                return [await limiter.check(f"async{n}", Limit(n, 3_600)) for n in range(1, 20)]
+
+        with proxy(valkey.port) as between:
+            with Limiter(url_of(between.port), deadline=PATIENT_S) as limiter:
+                limiter.check("warm", WIDE)
+                between.garbage(extra)
+                told = [limiter.check(f"sync{n}", Limit(n, 3_600)) for n in range(1, 20)]
+            told += asyncio.run(ask(between.port))
+        assert [decision.remaining for decision in told] == list(range(19)) * 2
+        assert [decision.source for decision in told].count("local") == 2
+
+    def test_signals_do_not_lengthen_the_deadline(self, mortal: servers.Server) -> None:
+        before = signal.signal(signal.SIGALRM, lambda *_: None)
+        try:
+            with Limiter(url_of(mortal.port), deadline=DEADLINE_S) as limiter:
+                wait_for_the_store(limiter)
+                mortal.pause()
+                signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+                start = time.perf_counter()
+                assert limiter.check("k", WIDE).source == "local"
+                assert time.perf_counter() - start < DEADLINE_S + SLACK_S
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            mortal.resume()
+
+    def test_without_threads_there_is_still_a_decision(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def cannot(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with Limiter(url, deadline=PATIENT_S) as limiter:
+            with monkeypatch.context() as patched:
+                patched.setattr(threading.Thread, "start", cannot)
+                assert limiter.check("k", WIDE).source == "local"
+            assert limiter.check("k", WIDE).source == "store"
+
+    def test_who_lost_the_lead_takes_nobody_along(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # The first connection takes longer than anybody believes that somebody still leads.
+        monkeypatch.setattr(sync_lane, "_GRACE_S", 0.05)
+        monkeypatch.setattr(sync_lane, "CONNECT_S", 0.05)
+        true_open, slow = RedisBackend._open, [0.6]
+
+        def open_slowly(backend: RedisBackend, address: tuple[str, int]) -> sync_lane.Wire:
+            time.sleep(slow.pop() if slow else 0)
+            return true_open(backend, address)
+
+        monkeypatch.setattr(RedisBackend, "_open", open_slowly)
+        wrong: list[Decision] = []
+
+        def ask(number: int) -> None:
+            limit = Limit(number + 1, 3_600)
+            end = time.monotonic() + 1.2
+            while time.monotonic() < end:
+                decision = limiter.peek(f"own{number}", limit)
+                if decision.remaining != limit.quota:
+                    wrong.append(decision)
+
+        with Limiter(url, deadline=0.1) as limiter:
+            threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(30)
+            assert not wrong
+            assert limiter.check("k", WIDE).source == "store"
 
     def test_a_slow_way_in_is_gone_to_the_end(self, url: str, valkey: servers.Server) -> None:
         # Connecting takes several round trips, longer than any caller has. Somebody has to

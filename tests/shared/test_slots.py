@@ -12,6 +12,8 @@ import pytest
 import redis
 
 from limen import Concurrency, Limiter, RateLimitExceeded
+from tests import servers
+from tests.proxy import proxy
 from tests.shared.load import Crowd
 
 PATIENT_S = 10.0
@@ -104,3 +106,22 @@ def test_a_refused_holder_is_told_when_the_first_lease_ends(url: str) -> None:
         retry_after = caught.value.decision.retry_after
         assert retry_after is not None
         assert 25 < retry_after <= 30
+
+
+def test_a_slot_whose_grant_was_lost_on_the_way_is_released_there_too(
+    url: str, valkey: servers.Server
+) -> None:
+    one = Concurrency(1, lease=30)
+    with proxy(valkey.port) as between, Limiter(url, deadline=PATIENT_S) as direct:
+        limiter = Limiter(f"redis://127.0.0.1:{between.port}", deadline=0.3)
+        limiter.ping()
+        slot = limiter.slot("k", one)
+        between.drop_replies()
+        assert slot.acquire().source == "local"
+        assert not direct.slot("k", one).acquire().allowed, "the store has granted it, too"
+        between.drop_replies(False)
+        while limiter.check("again", "1000000/day fixed_window").degraded:
+            time.sleep(0.02)
+        assert slot.release()
+        assert direct.slot("k", one).acquire().allowed
+        limiter.close()

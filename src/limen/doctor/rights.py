@@ -27,6 +27,8 @@ def needed_commands(kind: Kind, database: int) -> list[str]:
     sent = ["EVALSHA", "EVAL", "SCRIPT EXISTS", "SCRIPT LOAD"]
     if kind == "cluster":
         sent += ["CLUSTER SLOTS", "ASKING"]
+    if kind == "sentinel":
+        sent.append("ROLE")
     if database:
         sent.append("SELECT")
     return sent + inner_commands()
@@ -57,6 +59,7 @@ def attempts(command: str, key: str, database: int) -> list[tuple[str, ...]]:
         "SCRIPT LOAD": ("return 1",),
         "CLUSTER SLOTS": (),
         "ASKING": (),
+        "ROLE": (),
         "SELECT": (str(database),),
     }
     if command in known:
