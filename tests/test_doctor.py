@@ -848,7 +848,8 @@ def test_users_with_the_printed_lines_can_use_sentinels(
 ) -> None:
     for port in sentinel.sentinel_ports:
         do(port, typed(rights.SENTINEL_LINE))
-    do(sentinel.primary_port(), typed(rights.acl_line("limen", NEEDED)))
+    needed = rights.needed_commands("sentinel", 0)
+    do(sentinel.primary_port(), typed(rights.acl_line("limen", needed)))
     who = f"?sentinel_username={rights.USER}&sentinel_password={PASSWORD}"
     url = sentinel_url(sentinel, login=f"{rights.USER}:{PASSWORD}@", tail=who)
     ran = doctor(url)
