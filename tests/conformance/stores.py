@@ -24,7 +24,7 @@ PATIENT_S = 5.0
 """A deadline for a busy machine: that decisions are in time is for other tests to show."""
 CALLERS = 8
 
-STORES = ("memory", "valkey", "redis-6.2", "sentinel", "cluster")
+STORES = ("memory", *servers.binaries(), "sentinel", "cluster")
 LIMITERS = ("Limiter", "AsyncLimiter")
 
 

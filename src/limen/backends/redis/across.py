@@ -24,12 +24,22 @@ class Step(Struct, frozen=True):
     """Requests to send at the same time."""
 
     requests: list[Request]
+    reserves: bool = False
+    """Whether these charge: a fault is then a charge that may be there, and is not given back."""
     undoes: int = 0
     """How many of them, from the first, give back: a fault is then a refund that was lost."""
     behind: bool = False
     """Whether the caller has no time left to wait for them."""
 
+    def lost(self, replies: Sequence[bytes | Fault]) -> list[Fault]:
+        """Return the faults that leave something charged that nobody was admitted for."""
+        faults = [reply for reply in replies if isinstance(reply, Fault)]
+        if self.reserves:
+            return [fault for fault in faults if fault.kind in _MAY_HAVE_RUN]
+        return [reply for reply in replies[: self.undoes] if isinstance(reply, Fault)]
 
+
+_MAY_HAVE_RUN = ("timeout", "connection", "protocol")
 Steps = Generator[Step, Sequence[bytes | Fault], "tuple[Reading, ...] | Fault"]
 Group = list[int]
 
@@ -55,17 +65,17 @@ def decide(
                 readings.update(zip(group, script.readings(reply), strict=True))
         return faults
 
-    fault = take(enforced, (yield Step(requests(enforced, charge))))
+    fault = take(enforced, (yield Step(requests(enforced, charge), reserves=charge)))
     admitted = fault is None and all(reading[0] for reading in readings.values())
     undo = [] if admitted or not charge else _undo(packer, checks, readings, holder, receipt_id)
     if fault is not None:
         if undo:
-            yield Step(undo, len(undo), behind=True)
+            yield Step(undo, undoes=len(undo), behind=True)
         return fault
     if undo:
         # What is left, and until when, is asked behind the refunds: in a lane order is kept.
         charged = [group for group in enforced if _was_charged(readings, group)]
-        replies = yield Step([*undo, *requests(charged, False)], len(undo))
+        replies = yield Step([*undo, *requests(charged, False)], undoes=len(undo))
         take(charged, replies[len(undo) :])
     if shadows:
         # A shadow's fault is nobody's: it reads as if nothing had been counted.

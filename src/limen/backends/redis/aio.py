@@ -165,10 +165,10 @@ class AsyncRedisBackend:
     async def _carry_out(self, home: Home, step: across.Step, ends: float) -> list[bytes | Fault]:
         asked = [self._ask(home, request, ends) for request in step.requests]
         replies = list(await asyncio.gather(*asked))
-        lost = [reply for reply in replies[: step.undoes] if isinstance(reply, Fault)]
+        lost = step.lost(replies)
         if lost:
             self.lost_refunds += len(lost)
-            _logger.warning("%d refunds were lost: %s", len(lost), lost[0])
+            _logger.warning("%d charges were not given back: %s", len(lost), lost[0])
         return replies
 
     def _leave_behind(self, home: Home, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -161,12 +161,11 @@ class RedisBackend:
 
     def _carry_out(self, step: across.Step, ends: float | None = None) -> list[bytes | Fault]:
         replies = self._ask_all(step.requests, ends or time.monotonic() + self._deadline)
-        if step.undoes:
-            lost = [reply for reply in replies[: step.undoes] if isinstance(reply, Fault)]
+        lost = step.lost(replies)
+        if lost:
             with self._mutex:
                 self.lost_refunds += len(lost)
-            if lost:
-                _logger.warning("%d refunds were lost: %s", len(lost), lost[0])
+            _logger.warning("%d charges were not given back: %s", len(lost), lost[0])
         return replies
 
     def _know_shape(self, ends: float) -> None:
