@@ -27,7 +27,7 @@ local function read_checks(packed_request, op, count, first_key)
     local check = {
       key = KEYS[key], limit = limit, algorithm = limit.algorithm, state = false,
       enforce = limit.flags % 2 == ENFORCE, what = limit.flags >= SLOTS and holder or cost,
-      allowed = false, known = true,
+      allowed = false, known = true, reading = false,
     }
     if op == CORRECT then
       check.marker = KEYS[key + 1]
@@ -59,22 +59,32 @@ end
 
 -- Try every check without writing, then charge all of them or none. A shadow has no say, and is
 -- charged if it would have admitted alone; a refusal is charged where a limit counts refusals.
+-- The last one that has a say need not be tried first: when all others admit, its word is the last.
 local function decide(packed_request, op, count, first_key)
   local checks = read_checks(packed_request, op, count, first_key)
-  local charge, admitted = op == DECIDE, true
+  local charge, admitted, last = op == DECIDE, true, nil
+  for _, check in ipairs(checks) do last = check.enforce and check or last end
   asking = true
   for _, check in ipairs(checks) do
-    if check.enforce then
+    if not check.enforce then
+      check.known = pcall(try, check, charge)
+    elseif check ~= last then
       try(check, charge)
       admitted = admitted and check.allowed
-    else
-      check.known = pcall(try, check, charge)
     end
   end
+  if last and not admitted then try(last, charge) end
   asking = false
+  if last and admitted then
+    load(last)
+    last.reading = struct.pack(READING, ask(last, charge))
+    admitted = string.byte(last.reading) == 1
+  end
   local parts = {"\1"}
   for index, check in ipairs(checks) do
-    if check.known then
+    if check.reading then
+      parts[index + 1] = check.reading
+    elseif check.known then
       local again = charge and (admitted or (check.enforce and not check.allowed))
       parts[index + 1] = struct.pack(READING, ask(check, again))
     else
