@@ -290,3 +290,13 @@ def test_packed_stamps_take_no_more_room_than_is_in_view() -> None:
     for index in range(10_000):
         assert state.decide(limit, index * 600_000, 1, True)[0]
         assert len(state.stamps) <= 140
+
+
+def test_a_refund_that_finds_nothing_leaves_the_window_before_as_it_was() -> None:
+    limit = Limit(3, 60, algorithm="fixed_window")
+    minute_us = 60_000_000
+    state: Any = STATES["fixed_window"](limit)
+    assert state.decide(limit, 10 * minute_us, 3, True)[0]
+    # In the next window there is nothing to give back; then the clock steps back over its border.
+    state.refund(11 * minute_us, 1, 11 * minute_us)
+    assert state.decide(limit, 11 * minute_us - 1, 1, True)[0] is False

@@ -15,6 +15,7 @@ import pytest
 
 from limen import (
     AsyncLimiter,
+    Check,
     Concurrency,
     ConfigurationError,
     Decision,
@@ -23,7 +24,10 @@ from limen import (
     Limit,
     Limiter,
     RateLimitExceeded,
+    StoreError,
 )
+from limen.backends import Change, Renew
+from limen.limiter.slot import Keeper
 from limen.testing import ManualClock
 
 
@@ -525,3 +529,25 @@ class TestDecorator:
                 act(bad)
         with pytest.raises(TypeError, match="missing"):
             act()  # type: ignore[call-arg]  # that it fails is the point
+
+
+def test_slots_on_a_store_that_hangs_hold_up_no_other_renewal() -> None:
+    # As with two nodes of which one is frozen: each renewal there takes its whole deadline.
+    renewed: list[str] = []
+
+    def change(change: Change) -> bool:
+        assert isinstance(change, Renew)
+        if change.holder.startswith("frozen"):
+            time.sleep(0.1)
+            raise StoreError("no answer in time")
+        renewed.append(change.holder)
+        return True
+
+    keeper = Keeper(change)
+    check = Check(Concurrency(100, lease=0.6), "k")
+    for number in range(20):
+        keeper.keep(check, f"frozen{number}")
+    keeper.keep(check, "healthy")
+    time.sleep(0.55)
+    keeper.close()
+    assert renewed, "one after the other, the healthy one would have waited for two seconds"

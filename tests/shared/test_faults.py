@@ -304,6 +304,19 @@ class TestBrokenConnections:
 
             asyncio.run(ask())
 
+    def test_a_far_server_is_slept_for_and_not_watched(
+        self, url: str, valkey: servers.Server
+    ) -> None:
+        with proxy(valkey.port) as between:
+            between.delay = 0.01
+            with Limiter(url_of(between.port), deadline=PATIENT_S) as limiter:
+                limiter.check("k", WIDE)
+                start, cpu = time.perf_counter(), time.process_time()
+                for _ in range(15):
+                    assert limiter.check("k", WIDE).source == "store"
+                share = (time.process_time() - cpu) / (time.perf_counter() - start)
+        assert share < 0.5
+
     def test_a_connection_that_died_while_idle_costs_no_decision(
         self, url: str, admin: redis.Redis
     ) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
+from limen import fork
 from limen.backends import Change, Fault, Release, Reset
 from limen.clock import Clock
 from limen.errors import ConfigurationError, RateLimitExceeded, StoreError
@@ -18,7 +19,7 @@ from limen.limiter.decorate import KeyFunction, key_function, name_of
 from limen.limiter.line import Lines, Patience, as_refusal, counts_denied
 from limen.limiter.settings import Observer, open_store_async, validate
 from limen.limiter.slot import AsyncSlot
-from limen.model import Check, Concurrency, Decision, Limit, OnError, Receipt
+from limen.model import Check, Concurrency, Decision, Limit, OnError, Receipt, receipt_ids
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster
@@ -55,12 +56,12 @@ class AsyncLimiter:
         self._clock = settings.clock
         self._observers = settings.observers
         self._limits = plan.Limits()
-        self._begin()
-        plan.begin_after_fork(self)
+        self.after_fork()
+        fork.watch(self)
 
-    def _begin(self) -> None:
-        """Make anew what two processes must not share: called after a fork, not by you."""
-        self._ids = plan.new_ids()
+    def after_fork(self) -> None:
+        """Make anew what two processes must not share. Not for you to call."""
+        self._ids = receipt_ids()
         self._lines: Lines[asyncio.Future[None]] = Lines()
 
     async def check(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:

@@ -5,14 +5,9 @@ Arguments become checks; readings become one decision.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
-import os
-import secrets
-import weakref
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from limen.backends import Correct
 from limen.errors import InvalidInput, shown
@@ -135,37 +130,6 @@ def correct(decision: Decision | Receipt, actual_cost: int) -> Correct | None:
         raise InvalidInput(f"expected a Decision or its receipt, got {shown(decision)}")
     receipt = decision.receipt if isinstance(decision, Decision) else decision
     return None if receipt is None else Correct(receipt, actual_cost)
-
-
-class Forkable(Protocol):
-    """A limiter, as far as a fork concerns it."""
-
-    def _begin(self) -> None:
-        """Make anew what two processes must not share."""
-        ...
-
-
-def new_ids() -> Iterator[int]:
-    """Return where the ids of a limiter's receipts come from, in this process.
-
-    They begin at random, and not by the shared generator, which a program may seed.
-    """
-    return itertools.count(secrets.randbits(62))
-
-
-def begin_after_fork(limiter: Forkable) -> None:
-    """Have a limiter begin anew in the child of a fork."""
-    _limiters.add(limiter)
-
-
-def _after_fork() -> None:
-    for limiter in list(_limiters):
-        limiter._begin()
-
-
-_limiters: weakref.WeakSet[Forkable] = weakref.WeakSet()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def combine(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
+from limen import fork
 from limen.backends import Change, Fault, Release, Reset
 from limen.backends.memory import MemoryBackend
 from limen.clock import Clock
@@ -19,7 +20,17 @@ from limen.limiter.decorate import KeyFunction, key_function, name_of
 from limen.limiter.line import Lines, Patience, as_refusal, counts_denied
 from limen.limiter.settings import Observer, open_store, validate
 from limen.limiter.slot import Keeper, Slot
-from limen.model import MAX_COST, NEVER_US, Check, Concurrency, Decision, Limit, OnError, Receipt
+from limen.model import (
+    MAX_COST,
+    NEVER_US,
+    Check,
+    Concurrency,
+    Decision,
+    Limit,
+    OnError,
+    Receipt,
+    receipt_ids,
+)
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -62,13 +73,13 @@ class Limiter:
         self._observers = settings.observers
         self._limits = plan.Limits()
         self._alone = self._limits.alone
-        self._begin()
-        plan.begin_after_fork(self)
+        self.after_fork()
+        fork.watch(self)
         self._keeper = Keeper(self._change)
 
-    def _begin(self) -> None:
-        """Make anew what two processes must not share: called after a fork, not by you."""
-        self._ids = plan.new_ids()
+    def after_fork(self) -> None:
+        """Make anew what two processes must not share. Not for you to call."""
+        self._ids = receipt_ids()
         self._lines: Lines[threading.Lock] = Lines()
         self._lines_lock = threading.Lock()
 

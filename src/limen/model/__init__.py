@@ -11,6 +11,7 @@ from limen.model.decision import (
     Receipt,
     Source,
     decision_of,
+    receipt_ids,
     valid_cost,
     valid_key,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "Receipt",
     "Source",
     "decision_of",
+    "receipt_ids",
     "valid_cost",
     "valid_key",
 ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import secrets
+from collections.abc import Iterator
 from typing import Literal, get_args
 
 from msgspec import Struct, structs
@@ -69,6 +72,14 @@ class Receipt(Struct, frozen=True):
     """Each check that was charged, with the `stamp_us` of its charge."""
     source: Source = "store"
     """Who charged it: the store, or this process in its place."""
+
+
+def receipt_ids() -> Iterator[int]:
+    """Return where the ids of receipts come from, in this process.
+
+    They begin at random, and not by the shared generator, which a program may seed.
+    """
+    return itertools.count(secrets.randbits(62))
 
 
 class Decision(Struct, frozen=True, gc=False):

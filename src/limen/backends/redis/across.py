@@ -10,7 +10,8 @@ The functions are generators: they yield steps, and are sent the replies of a st
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -18,6 +19,8 @@ from limen.backends import Change, Correct, Fault, Release, Reset
 from limen.backends.redis import script
 from limen.backends.redis.batch import Packer, Request
 from limen.model import NEVER_US, UNCHARGED, Check, Concurrency, Reading, Receipt
+
+T = TypeVar("T")
 
 
 class Step(Struct, frozen=True):
@@ -94,10 +97,14 @@ def change(packer: Packer, change: Change) -> Changes:
 
 
 def _groups(packer: Packer, checks: Sequence[Check], *, enforce: bool) -> list[Group]:
-    groups: dict[int, Group] = {}
-    for index, check in enumerate(checks):
-        if check.enforce == enforce:
-            groups.setdefault(packer.slot_of(check), []).append(index)
+    indexes = [index for index, check in enumerate(checks) if check.enforce == enforce]
+    return _by_slot(indexes, lambda index: packer.slot_of(checks[index]))
+
+
+def _by_slot(items: Iterable[T], slot_of: Callable[[T], int]) -> list[list[T]]:
+    groups: dict[int, list[T]] = {}
+    for item in items:
+        groups.setdefault(slot_of(item), []).append(item)
     return list(groups.values())
 
 
@@ -113,34 +120,26 @@ def _undo(
     receipt_id: str,
 ) -> list[Request]:
     """Return what gives back every charge and every slot."""
-    charges: dict[int, list[tuple[Check, int]]] = {}
+    charges: list[tuple[Check, int]] = []
     changes: list[Change] = []
     for index, (allowed, *_, stamp_us) in readings.items():
         check = checks[index]
         if stamp_us != UNCHARGED:
-            charges.setdefault(packer.slot_of(check), []).append((check, stamp_us))
+            charges.append((check, stamp_us))
         elif allowed and isinstance(check.limit, Concurrency):
             changes.append(Release(check, holder))
-    changes += [Correct(Receipt(receipt_id, tuple(group)), 0) for group in charges.values()]
+    changes += _parts(packer, Correct(Receipt(receipt_id, tuple(charges)), 0))
     return [packer.change(change) for change in changes]
 
 
 def _parts(packer: Packer, change: Change) -> list[Change]:
     """Cut a change by slots."""
     if isinstance(change, Correct):
-        charges: dict[int, list[tuple[Check, int]]] = {}
-        for charge in change.receipt.charges:
-            charges.setdefault(packer.slot_of(charge[0]), []).append(charge)
-        receipt_id = change.receipt.id
-        return [
-            Correct(Receipt(receipt_id, tuple(group)), change.actual_cost)
-            for group in charges.values()
-        ]
+        receipt = change.receipt
+        groups = _by_slot(receipt.charges, lambda charge: packer.slot_of(charge[0]))
+        return [Correct(Receipt(receipt.id, tuple(each)), change.actual_cost) for each in groups]
     if isinstance(change, Reset):
-        checks: dict[int, list[Check]] = {}
-        for check in change.checks:
-            checks.setdefault(packer.slot_of(check), []).append(check)
-        return [Reset(tuple(group)) for group in checks.values()]
+        return [Reset(tuple(each)) for each in _by_slot(change.checks, packer.slot_of)]
     return [change]
 
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-import os
-import secrets
-import weakref
 from collections.abc import Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
+from limen import fork
 from limen.backends import Change, Correct, Fault, Reset
 from limen.backends.redis import across, route, script
 from limen.backends.redis.aio_lane import Lane
 from limen.backends.redis.batch import Again, Packer, Request, greet
 from limen.backends.redis.protocol import NO_REPLY, fault_of, new_reader, pack_command
 from limen.connect import Address, Opened, Target, open_stream
-from limen.model import Check, Reading
+from limen.model import Check, Reading, receipt_ids
 
 T = TypeVar("T")
 _CONNECT_S = 1.0
-_MAX_TRIES = 8
 _LOOK_S = 0.002
 _CHUNK = 65_536
 _logger = logging.getLogger("limen")
@@ -44,18 +40,18 @@ class AsyncRedisBackend:
         self._deadline = deadline
         self._router = route.Router(target)
         self._packer = Packer(namespace, clustered=self._router.clustered)
-        self._receipt_ids = itertools.count(secrets.randbits(62))
+        self._receipt_ids = receipt_ids()
         self.lost_refunds: int = 0
         """How many reservations could not be given back, and stay charged for their period."""
         self._homes: dict[asyncio.AbstractEventLoop, Home] = {}
         self._last_home: Home | None = None
-        _backends.add(self)
+        fork.watch(self)
 
     def after_fork(self) -> None:
         """Leave the other process its connections, and begin with none."""
         self._homes = {}
         self._last_home = None
-        self._receipt_ids = itertools.count(secrets.randbits(62))
+        self._receipt_ids = receipt_ids()
         self._router.refreshed(float("-inf"))
 
     async def run_all(
@@ -120,7 +116,7 @@ class AsyncRedisBackend:
 
     async def _ask(self, home: Home, request: Request, ends: float) -> bytes | Fault:
         tries, again = 0, Again()
-        while tries < _MAX_TRIES:
+        while tries < route.MAX_TRIES:
             if self._router.clustered:
                 await self._know_shape(home, ends)
             lane = self._lane(home, request)
@@ -273,15 +269,3 @@ def _close(home: Home) -> None:
         lane.close()
     for task in home.tasks:
         task.cancel()
-
-
-_backends: weakref.WeakSet[AsyncRedisBackend] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for backend in list(_backends):
-        backend.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -16,6 +16,8 @@ from limen.connect import Address, Target, show_address
 from limen.model import Check, Limit
 
 SLOTS = 16_384
+MAX_TRIES = 8
+"""How often a request is sent on before it is given up."""
 _REFRESH_S = 0.25
 _LOST_S = 2.0
 """After which one who looks up the shape is taken for lost, with its loop or its process."""
@@ -117,7 +119,9 @@ class Router:
         if again.address and not self.clustered:
             advice = "write its address with redis+cluster://"
             return Fault("cluster", f"{self.target.shown}: it is a node of a cluster", advice)
-        return Fault("cluster", f"{self.target.shown}: asked {again!r} again and again, in vain")
+        return fault_of(
+            "TRYAGAIN a slot is on its way, or sent from node to node", self.target.shown
+        )
 
     def nobody_owns(self, request: Request) -> Fault:
         """Say so; and if nothing is known at all, why not."""

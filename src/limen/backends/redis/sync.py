@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-import os
-import secrets
 import selectors
 import threading
 import time
-import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TypeVar
 
+from limen import fork
 from limen.backends import Change, Correct, Fault, Reset
 from limen.backends.redis import across, route, script
 from limen.backends.redis.batch import Again, Packer, Request, greet
 from limen.backends.redis.protocol import fault_of
 from limen.backends.redis.sync_lane import CONNECT_S, Lane, Ticket, Wire
 from limen.connect import Address, Target, open_socket
-from limen.model import Check, Reading
+from limen.model import Check, Reading, receipt_ids
 
 T = TypeVar("T")
-_MAX_TRIES = 8
 _logger = logging.getLogger("limen")
 
 
@@ -35,11 +31,11 @@ class RedisBackend:
         self._router = route.Router(target)
         self._packer = Packer(namespace, clustered=self._router.clustered)
         self._lanes: dict[Address, Lane] = {}
-        self._receipt_ids = itertools.count(secrets.randbits(62))
+        self._receipt_ids = receipt_ids()
         self.lost_refunds: int = 0
         """How many reservations could not be given back, and stay charged for their period."""
         self._begin()
-        _backends.add(self)
+        fork.watch(self)
 
     def _begin(self) -> None:
         self._mutex = threading.Lock()
@@ -49,7 +45,7 @@ class RedisBackend:
         """Leave the other process its connections, and begin with none."""
         self._begin()
         self._router.refreshed(float("-inf"))
-        self._receipt_ids = itertools.count(secrets.randbits(62))
+        self._receipt_ids = receipt_ids()
         for lane in self._lanes.values():
             lane.begin()
 
@@ -92,7 +88,7 @@ class RedisBackend:
 
     def _ask(self, request: Request, ends: float) -> bytes | Fault:
         tries, again = 0, Again()
-        while tries < _MAX_TRIES:
+        while tries < route.MAX_TRIES:
             if self._router.clustered:
                 self._know_shape(ends)
             lane = self._lane(request)
@@ -265,7 +261,7 @@ def _start(work: Callable[..., object], *arguments: object) -> bool:
 def _ready_first(by_lane: dict[Lane, list[Ticket]], ends: float) -> Iterator[Lane]:
     """Return the lanes as their replies come; who leads two must not let one wait for the other.
 
-    Those that somebody else leads come last.
+    Then all of them: those that somebody else leads, and those whose time is over.
     """
     led = {
         lead.wire.socket: lane
@@ -280,18 +276,4 @@ def _ready_first(by_lane: dict[Lane, list[Ticket]], ends: float) -> Iterator[Lan
                 for key, _ in ready:
                     selector.unregister(key.fileobj)
                     yield led.pop(key.fileobj)  # type: ignore[call-overload]  # it was registered
-    rest = list(led.values())
-    yield from rest
-    yield from [lane for lane, own in by_lane.items() if own[0].answer is None and lane not in rest]
-
-
-_backends: weakref.WeakSet[RedisBackend] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for backend in list(_backends):
-        backend.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    yield from by_lane
