@@ -2,8 +2,10 @@
 
 from limen.errors import (
     ConfigurationError,
+    Conflict,
     InvalidInput,
     InvalidLimit,
+    InvalidRules,
     LimenError,
     RateLimitExceeded,
     StoreError,
@@ -18,9 +20,11 @@ __all__ = [
     "Check",
     "Concurrency",
     "ConfigurationError",
+    "Conflict",
     "Decision",
     "InvalidInput",
     "InvalidLimit",
+    "InvalidRules",
     "LimenError",
     "Limit",
     "Limiter",

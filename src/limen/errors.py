@@ -3,6 +3,8 @@
     LimenError
     ├── InvalidLimit        (ValueError)  a limit that cannot be understood or held
     ├── InvalidInput        (ValueError)  a key, cost or other argument of a call
+    ├── InvalidRules        (ValueError)  rules that cannot be understood: all that is wrong
+    ├── Conflict                          the rules were changed by somebody else meanwhile
     ├── ConfigurationError                how a limiter or a decorator was put together
     ├── StoreError                        the store cannot be reached or used
     └── RateLimitExceeded                 refused, for those who asked for an exception
@@ -13,7 +15,8 @@ asked to be stopped: in `acquire`, under `@limiter.limit`, and in `with limiter.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from limen.model import Decision
@@ -29,6 +32,36 @@ class InvalidLimit(LimenError, ValueError):
 
 class InvalidInput(LimenError, ValueError):
     """Say that an argument of a call is not what was expected. Nothing was changed."""
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong with a rule set, and where."""
+
+    path: str
+    """Where in the document: `rules[2].tiers.limits.pro`; empty for the whole of it."""
+    message: str
+    """What was got, what was expected, and what to do."""
+    line: int | None = None
+    """The line in the file, from 1; None when there is no file."""
+
+    def __str__(self) -> str:
+        place = "" if self.line is None else f"line {self.line}: "
+        return f"{place}{self.path}: {self.message}" if self.path else f"{place}{self.message}"
+
+
+class InvalidRules(LimenError, ValueError):
+    """Say everything that is wrong with a rule set. It was refused as a whole."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+    def __reduce__(self) -> tuple[type[InvalidRules], tuple[tuple[Problem, ...]]]:
+        return (InvalidRules, (self.problems,))
+
+
+class Conflict(LimenError):
+    """Say that the rules have changed since the caller looked. Nothing was written."""
 
 
 class ConfigurationError(LimenError):
