@@ -546,8 +546,8 @@ def test_slots_on_a_store_that_hangs_hold_up_no_other_renewal() -> None:
     keeper = Keeper(change)
     check = Check(Concurrency(100, lease=0.6), "k")
     for number in range(20):
-        keeper.keep(check, f"frozen{number}")
-    keeper.keep(check, "healthy")
+        keeper.keep(check, (f"frozen{number}", 0))
+    keeper.keep(check, ("healthy", 0))
     time.sleep(0.55)
     keeper.close()
     assert renewed, "one after the other, the healthy one would have waited for two seconds"

@@ -72,9 +72,15 @@ class AsyncLimiter:
         """
         return await self._ask(self._limits.checks(limits, key, cost))
 
-    async def decide(self, *checks: Check) -> Decision:
-        """Decide several checks together, each with its own key and cost: all or nothing."""
-        return await self._ask(plan.validated(checks))
+    async def decide(self, *checks: Check, charge: bool = True) -> Decision:
+        """Decide several checks together, each with its own key and cost: all or nothing.
+
+        Without `charge` it says what it would decide, and charges nothing, as `peek` does.
+        """
+        if charge:
+            return await self._ask(plan.validated(checks))
+        # Whoever only looks at slots holds none, and needs no name of its own.
+        return await self._ask(plan.validated(checks, slots=True), "nobody", charge=False)
 
     async def _ask(
         self, checks: tuple[Check, ...], holder: str = "", *, charge: bool = True
@@ -185,8 +191,15 @@ class AsyncLimiter:
         Raises `RateLimitExceeded` on entering when there is none free.
         """
         beside = self._limits.checks(limits, key, 1) if limits else ()
-        checks = (plan.slot_check(concurrency, key), *beside)
-        return AsyncSlot(self._ask, self._change, self._clock, checks)
+        return self.hold(plan.slot_check(concurrency, key), *beside)
+
+    def hold(self, *checks: Check) -> AsyncSlot:
+        """Return a slot that holds a place for each check of a `Concurrency`, under the others too.
+
+        What `slot` is for one key, this is for several, as `decide` is to `check`.
+        """
+        found = plan.validated(checks, slots=True)
+        return AsyncSlot(self._ask, self._change, self._clock, found)
 
     def limit(
         self, *limits: Limit | str, key: str | KeyFunction | None = None, cost: int = 1

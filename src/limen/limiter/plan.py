@@ -86,14 +86,14 @@ class Limits:
         return tuple(found)
 
 
-def validated(checks: Sequence[Check]) -> tuple[Check, ...]:
-    """Return checks that `decide` can decide: some, no slot, and no place twice."""
+def validated(checks: Sequence[Check], *, slots: bool = False) -> tuple[Check, ...]:
+    """Return checks that can be decided: some, none of a slot unless asked, and no place twice."""
     if not checks:
         raise InvalidInput("expected at least one Check")
     for check in checks:
         if not isinstance(check, Check):
             raise InvalidInput(f"expected a Check, got {shown(check)}")
-        if isinstance(check.limit, Concurrency):
+        if not slots and isinstance(check.limit, Concurrency):
             raise InvalidInput(_FOR_SLOTS.format(check.limit))
     found = tuple([check.validated() for check in checks])
     distinct(found)

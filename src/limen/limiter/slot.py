@@ -8,7 +8,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
@@ -22,6 +22,9 @@ from limen.model import Check, Concurrency, Decision
 _IDLE_S = 5.0
 _MAX_THREADS = 32
 _logger = logging.getLogger("limen")
+
+Place = tuple[str, int]
+"""Who holds, and which of the places that it holds."""
 
 _HELD = "this slot is held already; make another by limiter.slot(...)"
 
@@ -54,11 +57,13 @@ class Slot:
         self._keeper = keeper
         self._clock = clock
         self._checks = checks
+        self._held = _places(checks)
         self._entered = threading.Lock()
 
     def acquire(self) -> Decision:
         """Take the slot if there is one, and charge the limits beside it. Never waits."""
         self.decision = self._decide(self._checks, self.id)
+        self._held = _places(self._checks, self.decision)
         return self.decision
 
     def renew(self) -> bool:
@@ -66,11 +71,14 @@ class Slot:
 
         Raises `StoreError` when the store does not answer: the lease may then end.
         """
-        return self._change(Renew(self._checks[0], self.id))
+        # Each of them: one that had ended is no reason to let go of the others.
+        renewed = [self._change(Renew(check, self.id)) for check in self._held]
+        return all(renewed)
 
     def release(self) -> bool:
         """Free the slot; False when the lease had ended, or will because the store is away."""
-        return self._change(Release(self._checks[0], self.id))
+        released = [self._change(Release(check, self.id)) for check in self._held]
+        return all(released)
 
     def __enter__(self) -> Self:
         if not self._entered.acquire(blocking=False):
@@ -84,7 +92,8 @@ class Slot:
         except BaseException:
             self._entered.release()
             raise
-        self._keeper.keep(self._checks[0], self.id)
+        for number, check in enumerate(self._held):
+            self._keeper.keep(check, (self.id, number))
         try:
             if decision.delay:
                 self._clock.sleep(decision.delay)
@@ -105,7 +114,8 @@ class Slot:
         self._let_go()
 
     def _let_go(self) -> None:
-        self._keeper.drop(self.id)
+        for number in range(len(self._held)):
+            self._keeper.drop((self.id, number))
         try:
             self.release()
         finally:
@@ -133,8 +143,9 @@ class AsyncSlot:
         self._change = change
         self._clock = clock
         self._checks = checks
+        self._held = _places(checks)
         self._entered = False
-        self._renewing: asyncio.Task[None] | None = None
+        self._renewing: list[asyncio.Task[None]] = []
 
     async def acquire(self) -> Decision:
         """Take the slot if there is one, and charge the limits beside it. Never waits its turn."""
@@ -144,6 +155,7 @@ class AsyncSlot:
             # The store may have granted it already, to nobody.
             await self.release()
             raise
+        self._held = _places(self._checks, self.decision)
         return self.decision
 
     async def renew(self) -> bool:
@@ -151,11 +163,11 @@ class AsyncSlot:
 
         Raises `StoreError` when the store does not answer: the lease may then end.
         """
-        return await self._change(Renew(self._checks[0], self.id))
+        return all([await self._change(Renew(check, self.id)) for check in self._held])
 
     async def release(self) -> bool:
         """Free the slot; False when the lease had ended, or will because the store is away."""
-        return await self._change(Release(self._checks[0], self.id))
+        return all([await self._change(Release(check, self.id)) for check in self._held])
 
     async def __aenter__(self) -> Self:
         if self._entered:
@@ -170,7 +182,7 @@ class AsyncSlot:
         except BaseException:
             self._entered = False
             raise
-        self._renewing = asyncio.create_task(self._renew_while_held())
+        self._renewing = [asyncio.create_task(self._keep(check)) for check in self._held]
         try:
             if decision.delay:
                 await self._clock.sleep_async(decision.delay)
@@ -191,25 +203,25 @@ class AsyncSlot:
         await self._let_go()
 
     async def _let_go(self) -> None:
-        if self._renewing is not None:
-            self._renewing.cancel()
-            self._renewing = None
+        for renewing in self._renewing:
+            renewing.cancel()
+        self._renewing = []
         try:
             await self.release()
         finally:
             self._entered = False
 
-    async def _renew_while_held(self) -> None:
-        interval = _renewal_interval(self._checks[0])
+    async def _keep(self, check: Check) -> None:
+        """Renew one place for as long as it is held."""
         while True:
-            await asyncio.sleep(interval)
+            await asyncio.sleep(_renewal_interval(check))
             try:
-                renewed = await self.renew()
+                renewed = await self._change(Renew(check, self.id))
             except StoreError as error:
-                _log_not_renewed(self._checks[0], self.id, error)
+                _log_not_renewed(check, self.id, error)
                 continue
             if not renewed:
-                _log_lost(self._checks[0], self.id)
+                _log_lost(check, self.id)
                 return
 
 
@@ -226,26 +238,26 @@ class Keeper:
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._changed = threading.Condition()
-        self._held: dict[str, tuple[Check, float]] = {}
+        self._held: dict[Place, tuple[Check, float]] = {}
         self._thread: threading.Thread | None = None
 
-    def keep(self, check: Check, holder: str) -> None:
+    def keep(self, check: Check, place: Place) -> None:
         """Go on renewing until dropped."""
         if self._pid != os.getpid():
             # In the child of a fork: neither the thread nor the slots came along.
             self._begin()
         with self._changed:
-            self._held[holder] = (check, time.monotonic() + _renewal_interval(check))
+            self._held[place] = (check, time.monotonic() + _renewal_interval(check))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="limen-slots", daemon=True)
                 self._thread.start()
             else:
                 self._changed.notify()
 
-    def drop(self, holder: str) -> bool:
+    def drop(self, place: Place) -> bool:
         """Stop renewing; return whether it was kept."""
         with self._changed:
-            return self._held.pop(holder, None) is not None
+            return self._held.pop(place, None) is not None
 
     def close(self) -> None:
         """Stop renewing anything; what is held ends with its lease."""
@@ -260,28 +272,29 @@ class Keeper:
                 continue
             # Together: they share a call, and none waits for a server that only others need.
             with ThreadPoolExecutor(min(len(due), _MAX_THREADS), "limen-slots") as threads:
-                for holder, check in due:
-                    threads.submit(self._renew, holder, check)
+                for place, check in due:
+                    threads.submit(self._renew, place, check)
 
-    def _renew(self, holder: str, check: Check) -> None:
+    def _renew(self, place: Place, check: Check) -> None:
+        holder = place[0]
         try:
             renewed = self._change(Renew(check, holder))
         except Exception as error:
             _log_not_renewed(check, holder, error)
             return
         # A slot that was released meanwhile is not lost.
-        if not renewed and self.drop(holder):
+        if not renewed and self.drop(place):
             _log_lost(check, holder)
 
-    def _wait_for_due(self) -> list[tuple[str, Check]]:
+    def _wait_for_due(self) -> list[tuple[Place, Check]]:
         """Return the slots to renew now; none means that the thread ends."""
         with self._changed:
             idle_until = time.monotonic() + _IDLE_S
             while True:
                 now = time.monotonic()
-                due = [(holder, check) for holder, (check, at) in self._held.items() if at <= now]
-                for holder, check in due:
-                    self._held[holder] = (check, now + _renewal_interval(check))
+                due = [(place, check) for place, (check, at) in self._held.items() if at <= now]
+                for place, check in due:
+                    self._held[place] = (check, now + _renewal_interval(check))
                 if due:
                     return due
                 if not self._held and now >= idle_until:
@@ -289,6 +302,17 @@ class Keeper:
                     return []
                 next_at = min((at for _, at in self._held.values()), default=idle_until)
                 self._changed.wait(next_at - now)
+
+
+def _places(checks: Iterable[Check], decision: Decision | None = None) -> tuple[Check, ...]:
+    """Return what a slot holds a place of: of shadows only those that granted one."""
+    parts = decision.parts if decision else None
+    return tuple(
+        check
+        for number, check in enumerate(checks)
+        if isinstance(check.limit, Concurrency)
+        and (check.enforce or (parts is not None and parts[number].allowed))
+    )
 
 
 def _renewal_interval(check: Check) -> float:

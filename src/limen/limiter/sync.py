@@ -123,9 +123,15 @@ class Limiter:
             plan.notify(self._observers, decision)
         return decision
 
-    def decide(self, *checks: Check) -> Decision:
-        """Decide several checks together, each with its own key and cost: all or nothing."""
-        return self._ask(plan.validated(checks))
+    def decide(self, *checks: Check, charge: bool = True) -> Decision:
+        """Decide several checks together, each with its own key and cost: all or nothing.
+
+        Without `charge` it says what it would decide, and charges nothing, as `peek` does.
+        """
+        if charge:
+            return self._ask(plan.validated(checks))
+        # Whoever only looks at slots holds none, and needs no name of its own.
+        return self._ask(plan.validated(checks, slots=True), "nobody", charge=False)
 
     def _ask(self, checks: tuple[Check, ...], holder: str = "", *, charge: bool = True) -> Decision:
         answer = self._backend.run_all(checks, charge, holder)
@@ -228,8 +234,15 @@ class Limiter:
         Raises `RateLimitExceeded` on entering when there is none free.
         """
         beside = self._limits.checks(limits, key, 1) if limits else ()
-        checks = (plan.slot_check(concurrency, key), *beside)
-        return Slot(self._ask, self._change, self._keeper, self._clock, checks)
+        return self.hold(plan.slot_check(concurrency, key), *beside)
+
+    def hold(self, *checks: Check) -> Slot:
+        """Return a slot that holds a place for each check of a `Concurrency`, under the others too.
+
+        What `slot` is for one key, this is for several, as `decide` is to `check`.
+        """
+        found = plan.validated(checks, slots=True)
+        return Slot(self._ask, self._change, self._keeper, self._clock, found)
 
     def limit(
         self, *limits: Limit | str, key: str | KeyFunction | None = None, cost: int = 1

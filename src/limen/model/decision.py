@@ -27,6 +27,7 @@ charge lies on the state's own timeline, so that a refund finds it again; `UNCHA
 NEVER_US = -1
 UNCHARGED = -1
 MAX_COST = 10**9
+_ON_ERROR = get_args(OnError)
 
 
 class Check(Struct, frozen=True, gc=False):
@@ -51,12 +52,23 @@ class Check(Struct, frozen=True, gc=False):
 
     def validated(self) -> Check:
         """Return the check with its key as text, or raise `InvalidInput`."""
+        if (
+            type(self.key) is str
+            and self.key
+            and (self.subject is None or (type(self.subject) is str and self.subject))
+            and (self.on_error is None or self.on_error in _ON_ERROR)
+            and self.enforce in (True, False)
+            and type(self.cost) is int
+            and 0 <= self.cost <= MAX_COST
+            and isinstance(self.limit, Limit | Concurrency)
+        ):
+            return self
         if not isinstance(self.limit, Limit | Concurrency):
             raise InvalidInput(f"limit must be a Limit or a Concurrency, got {shown(self.limit)}")
         if self.subject is not None and (not isinstance(self.subject, str) or not self.subject):
             raise InvalidInput(f"subject must be non-empty text, got {shown(self.subject)}")
-        if self.on_error is not None and self.on_error not in get_args(OnError):
-            expected = ", ".join(get_args(OnError))
+        if self.on_error is not None and self.on_error not in _ON_ERROR:
+            expected = ", ".join(_ON_ERROR)
             raise InvalidInput(f"on_error must be {expected} or None, got {shown(self.on_error)}")
         if not isinstance(self.enforce, bool):
             raise InvalidInput(f"enforce must be True or False, got {shown(self.enforce)}")

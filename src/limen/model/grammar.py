@@ -51,6 +51,7 @@ _OPTIONS = ("burst", "min_interval", "count_denied", "max_delay")
 _SPACE = re.compile(r"\s*", re.ASCII)
 _TOKEN = re.compile(r"(\d+(?:\.\d+)?)|([a-z_]+)|([/;])|(\Z)", re.ASCII | re.IGNORECASE)
 _MAX_LENGTH = 1_000
+_LIMITS = "'100/minute', '5 per 10s' or '10/s burst 20'"
 
 
 class Terms(NamedTuple):
@@ -82,6 +83,15 @@ def parse(text: str) -> list[Terms]:
     return terms
 
 
+def read_duration(text: str) -> int:
+    """Read a duration such as `"50ms"` or `"2 hours"`, in microseconds."""
+    reader = _Reader(text[:_MAX_LENGTH], "duration", "'50ms' or '2 hours'")
+    us = _duration(reader)
+    if not reader.at_end:
+        reader.fail("one duration")
+    return us
+
+
 def duration(us: int) -> str:
     """Write microseconds in the largest unit that holds them whole: `2 hours`, `50ms`."""
     if us == 0:
@@ -108,8 +118,10 @@ def period(us: int | str) -> str:
 class _Reader:
     """Reads one token after the other, and knows the place when one is not as expected."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, what: str = "limit", example: str = _LIMITS) -> None:
         self._text = text
+        self._what = what
+        self._example = example
         self._next = 0
         self.advance()
 
@@ -117,7 +129,7 @@ class _Reader:
         self.start = _SPACE.match(self._text, self._next).end()  # type: ignore[union-attr]  # matches anything
         found = _TOKEN.match(self._text, self.start)
         if found is None:
-            self.fail("a limit such as '100/minute', '5 per 10s' or '10/s burst 20'")
+            self.fail(f"a {self._what} such as {self._example}")
         self._next = found.end()
         self.number = found[1] or ""
         self.word = (found[2] or "").lower()
@@ -144,7 +156,7 @@ class _Reader:
         rest = self._text[self.start :]
         got = "nothing more" if not rest else f"{rest[:24]!r}"
         raise InvalidLimit(
-            f"cannot read limit {self._text[:200]!r}: at position {self.start + 1} "
+            f"cannot read {self._what} {self._text[:200]!r}: at position {self.start + 1} "
             f"expected {expected}, got {got}"
         )
 

@@ -1,13 +1,122 @@
-"""A document of rules, checked: the one door from plain data to a `RuleSet`."""
+"""A document of rules, checked: the one door from plain data to a `RuleSet`.
+
+A set with one bad rule is refused as a whole, and everything that is wrong with it is said at once.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path as FilePath
+from typing import Any, TypeVar
 
-from limen.errors import InvalidRules, Problem
+import msgspec
+from pydantic import BaseModel, ValidationError
+
+from limen.errors import ConfigurationError, InvalidRules, Problem, shown
+from limen.rules.compile import Compiler
+from limen.rules.findings import Findings, Lines, unknown_field
+from limen.rules.ruleset import RuleSet
+from limen.rules.spec import ExemptionSpec, RuleSpec
+from limen.rules.text import Path, read
+
+_FIELDS = ("rules", "exemptions", "$schema")
+_MAX_RULES = 10_000
+Spec = TypeVar("Spec", bound=BaseModel)
 
 
 def check(document: Any) -> None:
     """Raise `InvalidRules` with everything that is wrong with a document."""
-    if not isinstance(document, dict):
-        raise InvalidRules([Problem("", "expected a mapping with 'rules'")])
+    parse(document)
+
+
+def parse(document: Any, *, version: str = "", lines: Lines | None = None) -> RuleSet:
+    """Return the rule set that a document describes, or raise `InvalidRules`."""
+    findings = Findings(document, lines)
+    if not isinstance(document, Mapping):
+        findings.add((), f"expected a mapping with 'rules', got {shown(document)}")
+        findings.raise_if_any()
+    for name in document:
+        if name not in _FIELDS:
+            findings.add((name,), unknown_field(name, _FIELDS))
+    if "rules" not in document:
+        findings.add((), "the field 'rules' is missing: a list, which may be empty")
+    compiler = Compiler(findings)
+    rule_specs = list(_items(document, "rules", RuleSpec, findings))
+    rules = [compiler.rule(spec, path) for path, spec in rule_specs]
+    names = [str(raw.get("name")) for raw in _mappings(document.get("rules"))]
+    exemptions = [
+        compiler.exemption(spec, names, path)
+        for path, spec in _items(document, "exemptions", ExemptionSpec, findings)
+    ]
+    for field in ("rules", "exemptions"):
+        _check_names(document.get(field), field, findings)
+    findings.raise_if_any()
+    return RuleSet(rules, exemptions, version=version, document=document)
+
+
+def parse_text(text: str, *, version: str = "", is_json: bool = False) -> RuleSet:
+    """Return the rule set that a text in YAML or JSON describes, or raise `InvalidRules`."""
+    found = read(text, is_json=is_json)
+    return parse(found.data, version=version or digest(found.data), lines=found.line)
+
+
+def load(path: str | FilePath) -> RuleSet:
+    """Return the rule set in a file; `.json` is JSON, anything else YAML.
+
+    Raises `InvalidRules` with the lines, and `ConfigurationError` when the file cannot be read.
+    """
+    path = FilePath(path)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the rules in {path}: {error.strerror}") from None
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InvalidRules([Problem("", "this is not text in UTF-8", line)]) from None
+    return parse_text(text, is_json=path.suffix == ".json")
+
+
+def digest(document: Any) -> str:
+    """Return what names a document by what it says, whatever the order of its fields."""
+    canonical = msgspec.json.encode(document, order="sorted")
+    return hashlib.sha256(canonical).hexdigest()[:12]
+
+
+def _items(
+    document: Mapping[str, Any], field: str, model: type[Spec], findings: Findings
+) -> Iterable[tuple[Path, Spec]]:
+    """Yield what each item of a list says, and note what is wrong with the others."""
+    items = document.get(field)
+    if items is None and field not in document:
+        return
+    if not isinstance(items, list):
+        findings.add((field,), f"expected a list, got {shown(items)}")
+        return
+    if len(items) > _MAX_RULES:
+        findings.add((field,), f"at most {_MAX_RULES:,} fit into one set, got {len(items):,}")
+        return
+    for number, raw in enumerate(items):
+        path = (field, number)
+        try:
+            yield path, model.model_validate(raw)
+        except ValidationError as error:
+            findings.add_errors(path, error, model)
+
+
+def _check_names(items: object, field: str, findings: Findings) -> None:
+    first: dict[object, int] = {}
+    for number, raw in enumerate(items if isinstance(items, list) else []):
+        name = raw.get("name") if isinstance(raw, Mapping) else None
+        if isinstance(name, str) and name in first:
+            findings.add(
+                (field, number, "name"), f"{name!r} is the name of {field}[{first[name]}] too"
+            )
+        elif isinstance(name, str):
+            first[name] = number
+
+
+def _mappings(items: object) -> list[Mapping[str, Any]]:
+    return [raw for raw in items if isinstance(raw, Mapping)] if isinstance(items, list) else []

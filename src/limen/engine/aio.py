@@ -1,0 +1,137 @@
+"""`AsyncEngine`: rules and a limiter, for asyncio. The twin for threads is `limen.engine.sync`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from limen.clock import Clock, SystemClock
+from limen.engine.verdict import RequestRefused, Verdict, corrections, verdict_of
+from limen.errors import RateLimitExceeded
+from limen.limiter import AsyncLimiter, AsyncSlot
+from limen.model import Decision, valid_cost
+from limen.rules.ruleset import Resolution, RuleSet
+
+
+class AsyncEngine:
+    """Decides requests by their attributes. Safe to share between tasks.
+
+    ```python
+    engine = AsyncEngine(load("rules.yaml"), AsyncLimiter("redis://localhost:6379"))
+    verdict = await engine.decide({"user": "42", "path": "/search", "method": "GET"})
+    ```
+
+    The verbs are those of `Engine`, and mean the same.
+    """
+
+    def __init__(
+        self, rules: RuleSet, limiter: AsyncLimiter, *, clock: Clock | None = None
+    ) -> None:
+        self.rules = rules
+        """The rules in force. Another set may be put here at any time: a request keeps its own."""
+        self._limiter = limiter
+        self._clock = clock or SystemClock()
+
+    async def decide(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
+        """Decide one request, and charge it when it is allowed. Never waits its turn.
+
+        `cost` is for rules that do not say what a request costs. Raises `InvalidInput` for
+        attributes or a cost that make no sense, and charges nothing then.
+        """
+        return await self._decide(attributes, cost, charge=True)
+
+    async def peek(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
+        """Say what `decide` would say, rules about slots included, and charge nothing."""
+        return await self._decide(attributes, cost, charge=False)
+
+    async def _decide(self, attributes: Mapping[str, str], cost: int, *, charge: bool) -> Verdict:
+        rules, now = self.rules, self._clock.time_ns() / 1e9
+        found = rules.resolve(attributes, valid_cost(cost), now, slots=not charge)
+        decision = None
+        if found.checks and not found.refused:
+            decision = await self._limiter.decide(*found.checks, charge=charge)
+        return verdict_of(rules, found, decision, now)
+
+    def slot(self, attributes: Mapping[str, str], cost: int = 1) -> AsyncRuleSlot:
+        """Return what a request holds while it runs; by `async with` it is given back at the end.
+
+        Rules with `concurrency` apply here, and all others too. Raises `RequestRefused` on entering
+        when one of them refuses.
+        """
+        rules, now = self.rules, self._clock.time_ns() / 1e9
+        found = rules.resolve(attributes, valid_cost(cost), now, slots=True)
+        slot = self._limiter.hold(*found.checks) if found.checks and not found.refused else None
+        return AsyncRuleSlot(rules, found, now, slot)
+
+    async def refund(self, verdict: Verdict) -> bool:
+        """Give back what a verdict charged and is still counted; return whether there was any."""
+        return verdict.receipt is not None and await self._limiter.refund(verdict.receipt)
+
+    async def settle(self, verdict: Verdict, actual: int | Mapping[str, int]) -> bool:
+        """Correct the cost of an allowed request, once; return whether anything changed.
+
+        A number corrects what was charged at the cost given to `decide`; a mapping, such as
+        `{"tokens": 731}`, what rules charged by those attributes.
+        """
+        found = corrections(verdict, actual)
+        return any([await self._limiter.settle(receipt, cost) for receipt, cost in found])
+
+
+class AsyncRuleSlot:
+    """What a request holds while it runs, under all rules that match it."""
+
+    def __init__(
+        self, rules: RuleSet, found: Resolution, now: float, slot: AsyncSlot | None
+    ) -> None:
+        self.verdict: Verdict | None = None
+        """The answer to the last `acquire`."""
+        self._rules = rules
+        self._found = found
+        self._now = now
+        self._slot = slot
+
+    @property
+    def id(self) -> str | None:
+        """Who holds it; None when no rule applies."""
+        return self._slot.id if self._slot else None
+
+    async def acquire(self) -> Verdict:
+        """Take a place under every rule with `concurrency`, and charge the others."""
+        return self._judge(await self._slot.acquire() if self._slot else None)
+
+    async def renew(self) -> bool:
+        """Lengthen the leases to full ones; False when one had ended."""
+        return self._slot is None or await self._slot.renew()
+
+    async def release(self) -> bool:
+        """Free the places; False when a lease had ended."""
+        return self._slot is None or await self._slot.release()
+
+    async def __aenter__(self) -> Self:
+        if self._slot is None:
+            self._admit(self._judge(None))
+            return self
+        try:
+            await self._slot.__aenter__()
+        except RateLimitExceeded as error:
+            raise RequestRefused(self._judge(error.decision)) from None
+        self._judge(self._slot.decision)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._slot is not None:
+            await self._slot.__aexit__(kind, error, traceback)
+
+    def _judge(self, decision: Decision | None) -> Verdict:
+        self.verdict = verdict_of(self._rules, self._found, decision, self._now)
+        return self.verdict
+
+    def _admit(self, verdict: Verdict) -> None:
+        if not verdict.allowed:
+            raise RequestRefused(verdict)

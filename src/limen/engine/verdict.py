@@ -1,0 +1,260 @@
+"""`Verdict`: what all rules together say to one request, and every rule's part in it. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from msgspec import Struct, structs
+
+from limen.errors import InvalidInput, LimenError, shown
+from limen.model import (
+    UNCHARGED,
+    Check,
+    Concurrency,
+    Decision,
+    Limit,
+    Receipt,
+    Source,
+    valid_cost,
+)
+from limen.rules.ruleset import Applied, Resolution, RuleSet
+
+
+class Part(Struct, frozen=True):
+    """What one limit of one rule says to a request."""
+
+    rule: str
+    """The rule: `"search-per-user"`."""
+    name: str
+    """The limit within the rule, for a header or a log: `"search-per-user#2"`."""
+    mode: Literal["enforce", "shadow", "block"]
+    """Whether it could refuse. A rule that is enforced for some keys is a shadow for the rest."""
+    allowed: bool
+    """Whether this limit lets the request pass."""
+    limit: Limit | Concurrency | None = None
+    """None when the tier is unlimited, and when the rule refuses without counting."""
+    key: str | None = None
+    """What was counted apart: `"user=42"`."""
+    cost: int = 0
+    """What the request counts here."""
+    remaining: int | None = None
+    """How many units are left. None without a limit."""
+    retry_after: float | None = 0.0
+    """Seconds until this limit would let the request pass; None is never."""
+    reset_after: float = 0.0
+    """Seconds until nothing is counted any more."""
+    tier: str | None = None
+    """The tier that applied."""
+    variant: str | None = None
+    """The variant that applied; None is the rule itself."""
+    is_override: bool = False
+    """Whether the limit is the key's own."""
+    reason: Literal["blocked", "missing"] | None = None
+    """Why the rule refuses without counting: it blocks, or an attribute of its key is absent."""
+
+    def __repr__(self) -> str:
+        # Without the key: it may be somebody's API key.
+        verdict = "allowed" if self.allowed else "refused"
+        return f"<Part {self.name} ({self.mode}): {verdict}, {self.limit or self.reason}>"
+
+
+class Verdict(Struct, frozen=True):
+    """The answer of all rules to one request. True in a condition when allowed."""
+
+    allowed: bool
+    """Whether the request may pass."""
+    rule: str | None
+    """The rule that binds: that refuses, or is nearest its limit. None when none applies."""
+    version: str
+    """The rule set that decided."""
+    decision: Decision | None
+    """What the limiter said; None when it was not asked."""
+    retry_after: float | None
+    """Seconds until the same request would pass, if nobody else comes; None is never."""
+    exempt: tuple[str, ...]
+    """The exemptions that the request came under."""
+    not_applicable: tuple[str, ...]
+    """Rules that match and were not applied: they need a slot, or come after 100 limits."""
+    applied: tuple[Applied, ...]
+    """The rules that apply, as they stand in the rule set. `parts` tells what each said."""
+
+    @property
+    def binding(self) -> Decision | None:
+        """What the binding limit says; None when no limit is enforced here."""
+        return self.decision if self.decision is not None and self.decision.enforce else None
+
+    @property
+    def limit(self) -> Limit | Concurrency | None:
+        """The limit that binds; None when none does."""
+        return self.binding.limit if self.binding is not None else None
+
+    @property
+    def remaining(self) -> int | None:
+        """How many units the binding limit has left; None when there is none."""
+        return self.binding.remaining if self.binding is not None else None
+
+    @property
+    def reset_after(self) -> float:
+        """Seconds until the binding limit counts nothing any more."""
+        return self.binding.reset_after if self.binding is not None else 0.0
+
+    @property
+    def delay(self) -> float:
+        """Seconds to wait before going on, from a leaky bucket; else 0.0."""
+        return self.decision.delay if self.decision is not None else 0.0
+
+    @property
+    def source(self) -> Source:
+        """Who decided: the store, or who stood in for it. Rules alone count as the store."""
+        return self.decision.source if self.decision is not None else "store"
+
+    @property
+    def degraded(self) -> bool:
+        """Whether somebody else than the store decided."""
+        return self.source != "store"
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What can be refunded; None when nothing was charged."""
+        return self.decision.receipt if self.decision is not None else None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What every limit of every rule says, in the order of the rules. Shadows too."""
+        decisions = self.decision.parts if self.decision is not None else ()
+        found: list[Part] = []
+        for applied in self.applied:
+            of_rule = decisions[applied.first : applied.first + applied.checks]
+            if of_rule:
+                found.extend(_part(applied, part, n + 1) for n, part in enumerate(of_rule))
+            else:
+                retry_after = self.retry_after if applied.rule.name == self.rule else None
+                found.append(_part_without_limit(applied, retry_after))
+        return tuple(found)
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+    def __repr__(self) -> str:
+        verdict = "allowed" if self.allowed else "refused"
+        by = f" by {self.rule}" if self.rule else ""
+        return f"<Verdict {verdict}{by}: {self.limit}, rules {self.version or 'without version'}>"
+
+
+class RequestRefused(LimenError):
+    """Stop a request that the rules refuse. `verdict` tells which, and when to come back."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        when = "" if verdict.retry_after is None else f": retry in {verdict.retry_after:.6g} s"
+        super().__init__(f"refused by rule {verdict.rule}{when}")
+        self.verdict = verdict
+
+    def __reduce__(self) -> tuple[type[RequestRefused], tuple[Verdict]]:
+        return (RequestRefused, (self.verdict,))
+
+
+def verdict_of(rules: RuleSet, found: Resolution, decision: Decision | None, now: float) -> Verdict:
+    """Put together what the rules asked for and what the limiter said."""
+    rule: str | None = None
+    retry_after: float | None = 0.0
+    applied = found.applied
+    if found.refused:
+        # Nobody asked the others.
+        applied = [of for of in applied if of.refusal]
+        binding = max([of for of in applied if of.enforce], key=_ends)
+        rule = binding.rule.name
+        retry_after = None if _ends(binding) == math.inf else _ends(binding) - now
+    elif decision is not None and decision.enforce:
+        # A limit counts under the name of its rule, and a number where two would share a state.
+        rule = (decision.limit.name or "").partition("#")[0]
+        retry_after = decision.retry_after
+    return Verdict(
+        not found.refused and (decision is None or decision.allowed),
+        rule,
+        rules.version,
+        decision,
+        retry_after,
+        tuple(found.exempt),
+        tuple(found.not_applicable),
+        tuple(applied),
+    )
+
+
+def corrections(verdict: Verdict, actual: int | Mapping[str, int]) -> list[tuple[Receipt, int]]:
+    """Return what to settle, and to what cost.
+
+    A number corrects what was charged at the cost that the request itself gave; a mapping, what was
+    charged by those attributes. What a rule fixes stays as it is.
+    """
+    costs: Mapping[str | None, int]
+    if isinstance(actual, Mapping):
+        costs = {name: valid_cost(cost, f"the cost {name!r}") for name, cost in actual.items()}
+        known = {applied.rule.cost for applied in verdict.applied}
+        unknown = [name for name in costs if name not in known]
+        if unknown:
+            raise InvalidInput(f"no rule here takes its cost from {shown(unknown[0])}")
+    else:
+        costs = {None: valid_cost(actual, "actual_cost")}
+    charged: dict[int, list[tuple[Check, int]]] = {}
+    for applied, part in _charges(verdict):
+        cost = costs.get(applied.rule.cost) if not isinstance(applied.rule.cost, int) else None
+        if cost is not None:
+            check = Check(part.limit, part.key, part.cost, part.subject)
+            charged.setdefault(cost, []).append((check, part.stamp_us))
+    whole = verdict.receipt
+    if whole is None:
+        return []
+    return [(structs.replace(whole, charges=tuple(of)), cost) for cost, of in charged.items()]
+
+
+def _charges(verdict: Verdict) -> Iterable[tuple[Applied, Decision]]:
+    decisions = verdict.decision.parts if verdict.decision is not None else ()
+    for applied in verdict.applied:
+        for part in decisions[applied.first : applied.first + applied.checks]:
+            if part.stamp_us != UNCHARGED:
+                yield applied, part
+
+
+def _ends(applied: Applied) -> float:
+    """Return when a rule stops refusing by itself."""
+    ends = applied.rule.span.ends
+    return math.inf if ends is None or applied.refusal == "missing" else ends
+
+
+def _part(applied: Applied, part: Decision, number: int) -> Part:
+    rule, allowance = applied.rule, applied.allowance
+    return Part(
+        rule=rule.name,
+        name=f"{rule.name}#{number}",
+        mode="enforce" if applied.enforce else "shadow",
+        allowed=part.allowed,
+        limit=part.limit,
+        key=part.key,
+        cost=part.cost,
+        remaining=part.remaining,
+        retry_after=part.retry_after,
+        reset_after=part.reset_after,
+        tier=allowance.tier,
+        variant=allowance.variant,
+        is_override=allowance.is_override,
+    )
+
+
+def _part_without_limit(applied: Applied, retry_after: float | None) -> Part:
+    rule, allowance = applied.rule, applied.allowance
+    if applied.refusal is None:
+        retry_after = 0.0
+    blocks = applied.refusal == "blocked" and applied.enforce
+    return Part(
+        rule=rule.name,
+        name=rule.name,
+        mode="block" if blocks else "enforce" if applied.enforce else "shadow",
+        allowed=applied.refusal is None,
+        retry_after=retry_after,
+        tier=allowance.tier,
+        variant=allowance.variant,
+        is_override=allowance.is_override,
+        reason=applied.refusal,
+    )

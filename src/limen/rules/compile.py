@@ -1,0 +1,260 @@
+"""From what a rule says to what a request meets: limits read, tiers laid out, shares worked out.
+
+What no single field can know is checked here, and noted with its path.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import groupby
+
+from limen.errors import InvalidInput, InvalidLimit
+from limen.model import Concurrency, Limit, grammar
+from limen.rules import slices, spec
+from limen.rules.findings import Findings, did_you_mean
+from limen.rules.match import Condition
+from limen.rules.rule import Allowance, Allowances, Exemption, Override, Overrides, Rule, Span
+from limen.rules.text import Path
+
+_MAX_ROLLING = 10_000
+
+
+class Compiler:
+    """Makes rules and exemptions of their specifications, and notes what is wrong with them."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+
+    def rule(self, of: spec.RuleSpec, path: Path) -> Rule:
+        """Return the rule. It is good for nothing if a problem was noted."""
+        self._check(of, path)
+        allowances = self._allowances(of, of, path)
+        return Rule(
+            name=of.name,
+            description=of.description,
+            conditions=self._conditions(of.match, (*path, "match")),
+            key=tuple(of.key),
+            missing=of.missing,
+            mode=of.mode,
+            on_error=of.on_error,
+            cost=of.cost,
+            concurrency=self._concurrency(of, path),
+            allowances=allowances,
+            variants=self._variants(of, path),
+            overrides=self._overrides(of, path),
+            enforced=None if of.enforce_percent == 100 else slices.share(of.enforce_percent),
+            span=self._span(of.starts, of.ends, path),
+            circles=(slices.purpose("enforce", of.name), slices.purpose("variant", of.name)),
+        )
+
+    def exemption(self, of: spec.ExemptionSpec, rules: Sequence[str], path: Path) -> Exemption:
+        """Return the exemption. It is good for nothing if a problem was noted."""
+        for number, name in enumerate(of.rules or ()):
+            if name not in rules:
+                hint = did_you_mean(name, rules)
+                self._findings.add((*path, "rules", number), f"there is no rule {name!r}{hint}")
+        return Exemption(
+            name=of.name,
+            description=of.description,
+            conditions=self._conditions(of.match, (*path, "match")),
+            rules=None if of.rules is None else frozenset(of.rules),
+            span=self._span(of.starts, of.ends, path),
+        )
+
+    def _check(self, of: spec.RuleSpec, path: Path) -> None:
+        """Note fields that do not go together."""
+        add = self._findings.add
+        has_limits = of.limits is not None or of.tiers is not None
+        if not has_limits and of.concurrency is None and of.mode not in ("block", "off"):
+            add(path, "a rule needs limits, tiers or concurrency, or mode: block")
+        if of.tiers is not None and of.limits is None and of.tiers.default is None:
+            add(
+                (*path, "tiers"),
+                "tiers need a default, or the rule its own limits, for who is in none of them",
+            )
+        for field in ("algorithm", "cost", "overrides", "variants"):
+            if not has_limits and getattr(of, field) and of.mode not in ("block", "off"):
+                add((*path, field), f"{field} belongs to limits, and this rule has none")
+        for name, times in Counter(of.key).items():
+            if times > 1:
+                add((*path, "key"), f"the attribute {name!r} stands {times} times")
+        if not of.key:
+            for field in ("variants", "overrides"):
+                if getattr(of, field):
+                    add((*path, field), f"{field} are for single keys, and this rule has no key")
+            if of.enforce_percent not in (0, 100):
+                add((*path, "enforce_percent"), "a share of keys, and this rule has no key")
+
+    def _allowances(
+        self,
+        of: spec.RuleSpec | spec.VariantSpec,
+        rule: spec.RuleSpec,
+        path: Path,
+        variant: str | None = None,
+    ) -> Allowances:
+        """Lay out what a rule, or a variant of it, allows to whom. What it leaves out is the
+        rule's.
+        """
+        home = path if of is rule else path[:-2]
+        limits, where = of.limits, path
+        if limits is None:
+            limits, where = rule.limits, home
+        tiers, tiers_path = of.tiers, path
+        if tiers is None and of.limits is None:
+            tiers, tiers_path = rule.tiers, home
+        forced = None if of is rule else of.algorithm
+
+        def allow(texts: list[str] | None, at: Path, tier: str | None) -> Allowance:
+            found = self._limits(texts or [], rule, forced, at)
+            return Allowance(found, tier, variant)
+
+        own = allow(limits, (*where, "limits"), None)
+        if tiers is None:
+            return Allowances(own)
+        at = (*tiers_path, "tiers")
+        default = None
+        if tiers.default is not None:
+            default = allow(tiers.default, (*at, "default"), None)
+        return Allowances(
+            default if limits is None and default is not None else own,
+            tiers.by,
+            {name: allow(of, (*at, "limits", name), name) for name, of in tiers.limits.items()},
+            default,
+        )
+
+    def _limits(
+        self, texts: Sequence[str], rule: spec.RuleSpec, forced: str | None, path: Path
+    ) -> tuple[Limit, ...]:
+        """Read limits. Each counts under the rule's name; those that would share, by a number too.
+
+        By that number and not by their place, so that a limit added before others leaves their
+        counters as they are.
+        """
+        found: list[Limit] = []
+        for number, text in enumerate(texts):
+            try:
+                for terms in grammar.parse(text):
+                    found.append(_limit(terms, rule, forced, found))
+            except InvalidLimit as error:
+                self._findings.add((*path, number), str(error))
+        return tuple(found)
+
+    def _concurrency(self, of: spec.RuleSpec, path: Path) -> Concurrency | None:
+        if of.concurrency is None:
+            return None
+        try:
+            return Concurrency(of.concurrency.slots, of.concurrency.lease / 1e6, name=of.name)
+        except InvalidLimit as error:
+            self._findings.add((*path, "concurrency"), str(error))
+            return None
+
+    def _variants(self, of: spec.RuleSpec, path: Path) -> tuple[tuple[int, Allowances], ...]:
+        found, names, percent = [], set(), 0.0
+        for number, variant in enumerate(of.variants):
+            at = (*path, "variants", number)
+            name = variant.name or f"v{number + 1}"
+            if name in names:
+                self._findings.add((*at, "name"), f"there are two variants {name!r}")
+            names.add(name)
+            if variant.algorithm is None and variant.limits is None and variant.tiers is None:
+                self._findings.add(at, "a variant needs an algorithm, limits or tiers of its own")
+            if variant.limits is not None and variant.tiers is None and of.tiers is not None:
+                self._findings.add(
+                    (*at, "limits"),
+                    "the rule has tiers: give the variant its own tiers instead",
+                )
+            percent += variant.percent
+            found.append((slices.share(percent), self._allowances(variant, of, at, name)))
+        if percent > 100:
+            self._findings.add((*path, "variants"), f"the shares add up to {percent:g} percent")
+        return tuple(found)
+
+    def _overrides(self, of: spec.RuleSpec, path: Path) -> Overrides:
+        found: list[tuple[tuple[str, ...], tuple[str, ...], Override]] = []
+        for number, override in enumerate(of.overrides):
+            at = (*path, "overrides", number)
+            if not override.key:
+                self._findings.add((*at, "key"), "expected at least one attribute of the key")
+            for name in override.key:
+                if name not in of.key:
+                    self._findings.add(
+                        (*at, "key", name),
+                        f"the rule's key has no {name!r}{did_you_mean(name, of.key)}; "
+                        f"it has: {', '.join(of.key)}",
+                    )
+            names = tuple(name for name in of.key if name in override.key)
+            limits = self._limits(override.limits, of, None, (*at, "limits"))
+            span = self._span(override.starts, override.ends, at)
+            values = tuple(override.key[name] for name in names)
+            found.append((names, values, Override(Allowance(limits, is_override=True), span)))
+        found.sort(key=lambda item: (-len(item[0]), item[0], item[1]))
+        return tuple(
+            (
+                names,
+                {
+                    values: tuple(override for _, _, override in same)
+                    for values, same in groupby(group, key=lambda item: item[1])
+                },
+            )
+            for names, group in groupby(found, key=lambda item: item[0])
+        )
+
+    def _conditions(self, match: spec.Match, path: Path) -> dict[str, Condition]:
+        found = {}
+        for name, of in match.items():
+            try:
+                found[name] = Condition(
+                    None if of.is_ is None else spec.values(of.is_, name),
+                    None if of.not_ is None else spec.values(of.not_, name),
+                    of.present,
+                )
+            except InvalidInput as error:
+                self._findings.add((*path, name), str(error))
+            if of.is_ is None and of.not_ is None and of.present is None:
+                self._findings.add((*path, name), "expected is, not or present")
+            if of.present is False and (of.is_ is not None or of.not_ is not None):
+                self._findings.add(
+                    (*path, name, "present"), "what is absent has no value to compare"
+                )
+        return found
+
+    def _span(self, starts: datetime | None, ends: datetime | None, path: Path) -> Span:
+        if starts is not None and ends is not None and starts >= ends:
+            self._findings.add((*path, "ends"), "it ends before it starts")
+        return Span(
+            None if starts is None else starts.timestamp(),
+            None if ends is None else ends.timestamp(),
+        )
+
+
+def _limit(
+    terms: grammar.Terms, rule: spec.RuleSpec, forced: str | None, before: Sequence[Limit]
+) -> Limit:
+    """Build a limit under the rule's name."""
+    algorithm = terms.algorithm
+    # A calendar period leaves no choice. A variant's algorithm takes the place of any.
+    if not isinstance(terms.period, str) and (forced or not algorithm):
+        algorithm = forced or rule.algorithm
+        if algorithm == "rolling_window" and terms.quota > _MAX_ROLLING:
+            # Said for the whole rule; and packed, the same window decides the same.
+            algorithm = "packed_window"
+    number, name = 1, rule.name
+    while True:
+        limit = Limit(
+            terms.quota,
+            terms.period if isinstance(terms.period, str) else terms.period / 1e6,
+            algorithm=algorithm,
+            burst=terms.burst,
+            min_interval=None if terms.min_interval_us is None else terms.min_interval_us / 1e6,
+            count_denied=terms.count_denied,
+            max_delay=None if terms.max_delay_us is None else terms.max_delay_us / 1e6,
+            name=name,
+        )
+        if str(limit) in map(str, before):
+            raise InvalidLimit(f"the limit {limit} stands twice")
+        if all(other.identity != limit.identity for other in before):
+            return limit
+        number += 1
+        name = f"{rule.name}#{number}"

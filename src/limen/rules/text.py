@@ -1,0 +1,221 @@
+"""Text to plain data, YAML or JSON, with the line of every value. Knows no rules.
+
+Of YAML's scalars only whole numbers, `true`, `false` and `null` are more than text: `no` is Norway,
+`1.10` a version, `012` an id, and `12:30` a time of day, as the person who wrote it meant them.
+A key that stands twice, a tag and a document nested without end are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NoReturn
+
+import yaml
+
+from limen.errors import InvalidRules, Problem, shown
+
+MAX_BYTES = 16 * 2**20
+_MAX_DEPTH = 32
+_MAX_VALUES = 2_000_000
+_WHOLE_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})", re.ASCII)
+_WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
+
+Path = tuple[str | int, ...]
+_Events = Any  # yaml's events are not typed
+
+
+class Text:
+    """What a text says, as plain data, and where it says it."""
+
+    def __init__(self, data: Any, marks: _Mark | None) -> None:
+        self.data = data
+        self._marks = marks
+
+    def line(self, path: Path) -> int | None:
+        """Return the line, from 1, of the value at a path, or of the nearest that is there."""
+        mark = self._marks
+        if mark is None:
+            return None
+        line = mark.line
+        for step in path:
+            found = mark.within.get(step)
+            if found is None:
+                break
+            line, mark = found.line, found
+        return line
+
+
+class _Mark:
+    """The line where a value stands, and the marks of what is in it."""
+
+    __slots__ = ("line", "size", "within")
+
+    def __init__(self, line: int) -> None:
+        self.line = line
+        self.size = 1
+        self.within: dict[str | int, _Mark] = {}
+
+
+def read(text: str, *, is_json: bool = False) -> Text:
+    """Read YAML, or JSON. Raises `InvalidRules` with the line when it cannot be read."""
+    if len(text) > MAX_BYTES:
+        raise _unreadable(f"at most {MAX_BYTES:,} characters fit, got {len(text):,}")
+    if is_json:
+        return _read_json(text)
+    return _read_yaml(text)
+
+
+def write(data: Any) -> str:
+    """Write plain data as YAML that `read` reads back the same."""
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+
+
+def _read_yaml(text: str) -> Text:
+    reader = _Reader()
+    try:
+        for event in yaml.parse(text, Loader=yaml.CBaseLoader):
+            reader.take(event)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise _unreadable(
+            f"this is not YAML: {error.problem or error.context}", mark.line + 1 if mark else None
+        ) from None
+    except yaml.YAMLError as error:
+        raise _unreadable(f"this is not YAML: {str(error).splitlines()[0]}") from None
+    return Text(reader.data, reader.mark)
+
+
+class _Reader:
+    """Puts values together from yaml's events.
+
+    yaml's own composer calls itself for every level, and a text that goes deep enough ends the
+    process. Here depth is a number.
+    """
+
+    def __init__(self) -> None:
+        self.data: Any = None
+        self.mark: _Mark | None = None
+        self._open: list[tuple[Any, _Mark, str | None]] = []
+        self._key: tuple[str, int] | None = None
+        self._keys: list[tuple[str, int] | None] = []
+        self._anchors: dict[str, tuple[Any, _Mark]] = {}
+        self._values = 0
+
+    def take(self, event: _Events) -> None:
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.ScalarEvent):
+            self._refuse_tag(event, line)
+            self._scalar(event, line)
+        elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
+            self._refuse_tag(event, line)
+            self._begin({} if isinstance(event, yaml.MappingStartEvent) else [], line, event.anchor)
+        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
+            value, mark, anchor = self._open.pop()
+            self._key = self._keys.pop()
+            self._place(value, mark, anchor)
+        elif isinstance(event, yaml.AliasEvent):
+            found = self._anchors.get(str(event.anchor))
+            if found is None:
+                raise _unreadable(f"the anchor *{event.anchor} is not defined above", line)
+            self._place(*found, None)
+        elif isinstance(event, yaml.DocumentStartEvent) and self.mark is not None:
+            raise _unreadable("expected one document, got a second after '---'", line)
+
+    def _refuse_tag(self, event: _Events, line: int) -> None:
+        if event.tag is not None and event.tag != "!":
+            raise _unreadable(
+                f"the tag {shown(event.tag)} is not known; to begin a text with '!', quote it",
+                line,
+            )
+
+    def _scalar(self, event: _Events, line: int) -> None:
+        in_mapping = self._open and isinstance(self._open[-1][0], dict)
+        if in_mapping and self._key is None:
+            self._name(event.value, line)
+            return
+        value = event.value
+        if not event.style and event.tag is None:
+            value = _plain(value)
+        self._place(value, _Mark(line), event.anchor)
+
+    def _name(self, name: str, line: int) -> None:
+        values, mark, _ = self._open[-1]
+        if name in values:
+            first = mark.within[name].line
+            raise _unreadable(f"the key {shown(name)} stands here and in line {first}", line)
+        self._key = (name, line)
+
+    def _begin(self, value: Any, line: int, anchor: str | None) -> None:
+        if len(self._open) >= _MAX_DEPTH:
+            raise _unreadable(f"nested deeper than {_MAX_DEPTH} levels", line)
+        if self._open and isinstance(self._open[-1][0], dict) and self._key is None:
+            raise _unreadable("a key must be text, got a list or a mapping", line)
+        self._open.append((value, _Mark(line), anchor))
+        self._keys.append(self._key)
+        self._key = None
+
+    def _place(self, value: Any, mark: _Mark, anchor: str | None) -> None:
+        self._values += mark.size
+        if self._values > _MAX_VALUES:
+            # Aliases of aliases double with every line.
+            raise _unreadable(f"more than {_MAX_VALUES:,} values, aliases counted", mark.line)
+        if anchor is not None:
+            self._anchors[anchor] = (value, mark)
+        if not self._open:
+            self.data, self.mark = value, mark
+            return
+        parent, parent_mark, _ = self._open[-1]
+        parent_mark.size += mark.size
+        if isinstance(parent, list):
+            parent_mark.within[len(parent)] = mark
+            parent.append(value)
+            return
+        if self._key is None:
+            raise _unreadable("a key must be text, got an alias", mark.line)
+        name, line = self._key
+        if value is None or isinstance(value, str | int):
+            mark = _Mark(line)
+        parent_mark.within[name] = mark
+        parent[name] = value
+        self._key = None
+
+
+def _plain(text: str) -> Any:
+    """Return what a scalar without quotes stands for."""
+    if text in _WORDS:
+        return _WORDS[text]
+    return int(text) if _WHOLE_NUMBER.fullmatch(text) else text
+
+
+def _read_json(text: str) -> Text:
+    try:
+        data = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
+    except json.JSONDecodeError as error:
+        raise _unreadable(f"this is not JSON: {error.msg}", error.lineno) from None
+    except (RecursionError, ValueError) as error:
+        if isinstance(error, InvalidRules):
+            raise
+        raise _unreadable("nested too deep, or a number too long, to be held") from None
+    try:
+        # JSON is YAML, nearly always; and only YAML's reader tells the lines.
+        return Text(data, _read_yaml(text)._marks)
+    except InvalidRules:
+        return Text(data, None)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _unreadable(f"the key {shown(name)} stands twice in one object")
+        found[name] = value
+    return found
+
+
+def _no_number(word: str) -> NoReturn:
+    raise _unreadable(f"{word} is not a number that JSON knows")
+
+
+def _unreadable(message: str, line: int | None = None) -> InvalidRules:
+    return InvalidRules([Problem("", message, line)])
