@@ -28,10 +28,18 @@ class AsyncEngine:
     def __init__(
         self, rules: RuleSet, limiter: AsyncLimiter, *, clock: Clock | None = None
     ) -> None:
-        self.rules = rules
-        """The rules in force. Another set may be put here at any time: a request keeps its own."""
+        self._rules = rules
         self._limiter = limiter
         self._clock = clock or SystemClock()
+
+    @property
+    def rules(self) -> RuleSet:
+        """The rules in force."""
+        return self._rules
+
+    def use(self, rules: RuleSet) -> None:
+        """Put other rules in force, at once and as a whole. A request under way keeps its own."""
+        self._rules = rules
 
     async def decide(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
         """Decide one request, and charge it when it is allowed. Never waits its turn.
@@ -46,7 +54,7 @@ class AsyncEngine:
         return await self._decide(attributes, cost, charge=False)
 
     async def _decide(self, attributes: Mapping[str, str], cost: int, *, charge: bool) -> Verdict:
-        rules, now = self.rules, self._clock.time_ns() / 1e9
+        rules, now = self._rules, self._clock.time_ns() / 1e9
         found = rules.resolve(attributes, valid_cost(cost), now, slots=not charge)
         decision = None
         if found.checks and not found.refused:
@@ -59,7 +67,7 @@ class AsyncEngine:
         Rules with `concurrency` apply here, and all others too. Raises `RequestRefused` on entering
         when one of them refuses.
         """
-        rules, now = self.rules, self._clock.time_ns() / 1e9
+        rules, now = self._rules, self._clock.time_ns() / 1e9
         found = rules.resolve(attributes, valid_cost(cost), now, slots=True)
         slot = self._limiter.hold(*found.checks) if found.checks and not found.refused else None
         return AsyncRuleSlot(rules, found, now, slot)

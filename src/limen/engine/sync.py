@@ -26,10 +26,18 @@ class Engine:
     """
 
     def __init__(self, rules: RuleSet, limiter: Limiter, *, clock: Clock | None = None) -> None:
-        self.rules = rules
-        """The rules in force. Another set may be put here at any time: a request keeps its own."""
+        self._rules = rules
         self._limiter = limiter
         self._clock = clock or SystemClock()
+
+    @property
+    def rules(self) -> RuleSet:
+        """The rules in force."""
+        return self._rules
+
+    def use(self, rules: RuleSet) -> None:
+        """Put other rules in force, at once and as a whole. A request under way keeps its own."""
+        self._rules = rules
 
     def decide(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
         """Decide one request, and charge it when it is allowed. Never waits.
@@ -44,7 +52,7 @@ class Engine:
         return self._decide(attributes, cost, charge=False)
 
     def _decide(self, attributes: Mapping[str, str], cost: int, *, charge: bool) -> Verdict:
-        rules, now = self.rules, self._clock.time_ns() / 1e9
+        rules, now = self._rules, self._clock.time_ns() / 1e9
         found = rules.resolve(attributes, valid_cost(cost), now, slots=not charge)
         decision = None
         if found.checks and not found.refused:
@@ -57,7 +65,7 @@ class Engine:
         Rules with `concurrency` apply here, and all others too. Raises `RequestRefused` on entering
         when one of them refuses.
         """
-        rules, now = self.rules, self._clock.time_ns() / 1e9
+        rules, now = self._rules, self._clock.time_ns() / 1e9
         found = rules.resolve(attributes, valid_cost(cost), now, slots=True)
         slot = self._limiter.hold(*found.checks) if found.checks and not found.refused else None
         return RuleSlot(rules, found, now, slot)

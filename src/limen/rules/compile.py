@@ -31,6 +31,17 @@ class Compiler:
         """Return the rule. It is good for nothing if a problem was noted."""
         self._check(of, path)
         allowances = self._allowances(of, of, path)
+        span = self._span(of.starts, of.ends, path)
+        depends = (
+            of.mode != "enforce"
+            or of.enforce_percent != 100
+            or of.cost is not None
+            or of.tiers is not None
+            or of.concurrency is not None
+            or of.variants
+            or of.overrides
+            or span != Span()
+        )
         return Rule(
             name=of.name,
             description=of.description,
@@ -45,7 +56,8 @@ class Compiler:
             variants=self._variants(of, path),
             overrides=self._overrides(of, path),
             enforced=None if of.enforce_percent == 100 else slices.share(of.enforce_percent),
-            span=self._span(of.starts, of.ends, path),
+            span=span,
+            plain=None if depends else allowances.own,
             circles=(slices.purpose("enforce", of.name), slices.purpose("variant", of.name)),
         )
 

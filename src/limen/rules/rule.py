@@ -95,6 +95,13 @@ class Rule(Struct, frozen=True, kw_only=True):
     span: Span
     circles: tuple[bytes, bytes]
     """What places keys for `enforced`, and for `variants`."""
+    plain: Allowance | None
+    """What is allowed to every request at any time, enforced; None when it depends."""
+
+    @property
+    def alone(self) -> str:
+        """What a rule without a key counts everybody under. No attribute's name begins so."""
+        return f"@{self.name}"
 
     def allowance(self, facts: Facts, key: str, now: float) -> Allowance:
         """Return what a request is allowed: by its own override, its variant, or its tier."""

@@ -14,6 +14,7 @@ from limen.rules.rule import Allowance, Exemption, Rule, key_of
 
 _MAX_CHECKS = 100
 _NOTHING = Allowance(())
+_NOBODY: frozenset[str] = frozenset()
 
 Refusal = Literal["blocked", "missing"]
 
@@ -36,9 +37,20 @@ class Applied(Struct, frozen=True, gc=False):
 class Resolution:
     """What a rule set says to one request: what to check, and for which rules."""
 
-    __slots__ = ("applied", "checks", "exempt", "not_applicable", "refused")
+    __slots__ = (
+        "_cost",
+        "_facts",
+        "_keys",
+        "_now",
+        "_slots",
+        "applied",
+        "checks",
+        "exempt",
+        "not_applicable",
+        "refused",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, facts: Facts, cost: int, now: float, slots: bool) -> None:
         self.checks: list[Check] = []
         self.applied: list[Applied] = []
         self.refused = False
@@ -47,6 +59,62 @@ class Resolution:
         """The exemptions that the request comes under."""
         self.not_applicable: list[str] = []
         """Rules that match and are not applied: without a slot to hold, or beyond 100 limits."""
+        self._facts = facts
+        self._cost = cost
+        self._now = now
+        self._slots = slots
+        self._keys: dict[tuple[str, ...], str | None] = {}
+
+    def apply(self, rule: Rule) -> None:
+        """Add what a rule that matches asks for."""
+        names = rule.key
+        key = self._key(names) if names else rule.alone
+        if rule.plain is not None and key is not None:
+            # Nearly every rule: what it allows does not depend on who asks, nor on when.
+            self._check(rule, rule.plain, True, key, self._cost)
+            return
+        if not rule.span.holds(self._now):
+            return
+        if key is None:
+            if rule.missing == "deny":
+                # Who has no key is in no slice of keys.
+                self._refuse(rule, "missing", rule.mode != "shadow" and rule.enforced is None)
+            return
+        enforce = rule.is_enforced(key)
+        if rule.mode == "block":
+            self._refuse(rule, "blocked", enforce)
+            return
+        if rule.concurrency is not None and not self._slots:
+            self.not_applicable.append(rule.name)
+            return
+        allowance = rule.allowance(self._facts, key, self._now)
+        cost = rule.cost_of(self._facts, self._cost) if allowance.limits else 0
+        self._check(rule, allowance, enforce, key, cost)
+
+    def _check(self, rule: Rule, allowance: Allowance, enforce: bool, key: str, cost: int) -> None:
+        checks, limits = self.checks, allowance.limits
+        first = len(checks)
+        if first + len(limits) >= _MAX_CHECKS:
+            self.not_applicable.append(rule.name)
+            return
+        # What one user does lives on one node, whatever else it is counted by.
+        subject = key if len(rule.key) <= 1 else self._key(rule.key[:1])
+        if rule.concurrency is not None:
+            checks.append(Check(rule.concurrency, key, 1, subject, enforce, rule.on_error))
+        for limit in limits:
+            checks.append(Check(limit, key, cost, subject, enforce, rule.on_error))
+        self.applied.append(Applied(rule, allowance, enforce, first, len(checks) - first))
+
+    def _refuse(self, rule: Rule, why: Refusal, enforce: bool) -> None:
+        self.applied.append(Applied(rule, _NOTHING, enforce, len(self.checks), 0, why))
+        self.refused = self.refused or enforce
+
+    def _key(self, names: tuple[str, ...]) -> str | None:
+        try:
+            return self._keys[names]
+        except KeyError:
+            key = self._keys[names] = key_of(names, self._facts)
+            return key
 
 
 class RuleSet:
@@ -77,20 +145,20 @@ class RuleSet:
         it back. Raises `InvalidInput` for attributes that are not text.
         """
         facts = _facts(facts)
-        found = Resolution()
-        spared = self._spared(facts, now, found) if self.exemptions else frozenset()
+        found = Resolution(facts, cost, now, slots)
+        spared = self._spared(facts, now, found) if self.exemptions else _NOBODY
         if spared is None:
             return found
+        live = self._live
         for number in self._index.find(facts):
-            rule = self._live[number]
-            if rule.name in spared or not rule.span.holds(now):
-                continue
-            _apply(rule, facts, cost, now, slots, found)
+            rule = live[number]
+            if rule.name not in spared:
+                found.apply(rule)
         return found
 
     def _spared(self, facts: Facts, now: float, found: Resolution) -> frozenset[str] | None:
         """Return the rules that a request is exempt from; None is all."""
-        spared: frozenset[str] = frozenset()
+        spared = _NOBODY
         for number in self._exempt.find(facts):
             exemption = self.exemptions[number]
             if exemption.span.holds(now):
@@ -102,47 +170,6 @@ class RuleSet:
 
     def __repr__(self) -> str:
         return f"<RuleSet {self.version or 'without version'}: {len(self.rules)} rules>"
-
-
-def _apply(rule: Rule, facts: Facts, cost: int, now: float, slots: bool, found: Resolution) -> None:
-    names = rule.key
-    subject: str | None
-    if names:
-        key = key_of(names, facts)
-        if key is None:
-            if rule.missing == "deny":
-                # Who has no key is in no slice of keys.
-                everybody = rule.mode != "shadow" and rule.enforced is None
-                _refuse(rule, "missing", everybody, found)
-            return
-        # What one user does lives on one node, whatever else it is counted by.
-        subject = key if len(names) == 1 else key_of(names[:1], facts)
-    else:
-        subject = key = f"@{rule.name}"
-    enforce = rule.is_enforced(key)
-    if rule.mode == "block":
-        _refuse(rule, "blocked", enforce, found)
-        return
-    if rule.concurrency is not None and not slots:
-        found.not_applicable.append(rule.name)
-        return
-    allowance = rule.allowance(facts, key, now)
-    first = len(found.checks)
-    if first + len(allowance.limits) >= _MAX_CHECKS:
-        found.not_applicable.append(rule.name)
-        return
-    if rule.concurrency is not None:
-        found.checks.append(Check(rule.concurrency, key, 1, subject, enforce, rule.on_error))
-    if allowance.limits:
-        amount = rule.cost_of(facts, cost)
-        for limit in allowance.limits:
-            found.checks.append(Check(limit, key, amount, subject, enforce, rule.on_error))
-    found.applied.append(Applied(rule, allowance, enforce, first, len(found.checks) - first))
-
-
-def _refuse(rule: Rule, why: Refusal, enforce: bool, found: Resolution) -> None:
-    found.applied.append(Applied(rule, _NOTHING, enforce, len(found.checks), 0, why))
-    found.refused = found.refused or enforce
 
 
 def _facts(attributes: Mapping[str, str]) -> Mapping[str, str]:
