@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct, structs
@@ -19,7 +19,8 @@ from limen.model import (
     Source,
     valid_cost,
 )
-from limen.rules.ruleset import Applied, Resolution, RuleSet
+from limen.rules.rule import Applied
+from limen.rules.ruleset import Resolution, RuleSet
 
 
 class Part(Struct, frozen=True):
@@ -123,10 +124,8 @@ class Verdict(Struct, frozen=True):
     @property
     def parts(self) -> tuple[Part, ...]:
         """What every limit of every rule says, in the order of the rules. Shadows too."""
-        decisions = self.decision.parts if self.decision is not None else ()
         found: list[Part] = []
-        for applied in self.applied:
-            of_rule = decisions[applied.first : applied.first + applied.checks]
+        for applied, of_rule in _by_rule(self):
             if of_rule:
                 found.extend(_part(applied, part, n + 1) for n, part in enumerate(of_rule))
             else:
@@ -198,23 +197,28 @@ def corrections(verdict: Verdict, actual: int | Mapping[str, int]) -> list[tuple
     else:
         costs = {None: valid_cost(actual, "actual_cost")}
     charged: dict[int, list[tuple[Check, int]]] = {}
-    for applied, part in _charges(verdict):
-        cost = costs.get(applied.rule.cost) if not isinstance(applied.rule.cost, int) else None
-        if cost is not None:
-            check = Check(part.limit, part.key, part.cost, part.subject)
-            charged.setdefault(cost, []).append((check, part.stamp_us))
+    for applied, of_rule in _by_rule(verdict):
+        by = applied.rule.cost
+        cost = None if isinstance(by, int) else costs.get(by)
+        if cost is None:
+            continue
+        for part in of_rule:
+            if part.stamp_us != UNCHARGED:
+                check = Check(part.limit, part.key, part.cost, part.subject)
+                charged.setdefault(cost, []).append((check, part.stamp_us))
     whole = verdict.receipt
     if whole is None:
         return []
     return [(structs.replace(whole, charges=tuple(of)), cost) for cost, of in charged.items()]
 
 
-def _charges(verdict: Verdict) -> Iterable[tuple[Applied, Decision]]:
+def _by_rule(verdict: Verdict) -> Iterator[tuple[Applied, Sequence[Decision]]]:
+    """Yield each rule that applies with what its checks were told: they stand in its order."""
     decisions = verdict.decision.parts if verdict.decision is not None else ()
+    first = 0
     for applied in verdict.applied:
-        for part in decisions[applied.first : applied.first + applied.checks]:
-            if part.stamp_us != UNCHARGED:
-                yield applied, part
+        yield applied, decisions[first : first + applied.checks]
+        first += applied.checks
 
 
 def _ends(applied: Applied) -> float:

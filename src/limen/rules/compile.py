@@ -57,7 +57,7 @@ class Compiler:
             overrides=self._overrides(of, path),
             enforced=None if of.enforce_percent == 100 else slices.share(of.enforce_percent),
             span=span,
-            plain=None if depends else allowances.own,
+            is_plain=not depends,
             circles=(slices.purpose("enforce", of.name), slices.purpose("variant", of.name)),
         )
 

@@ -34,7 +34,17 @@ class Index:
     def find(self, facts: Facts) -> list[int]:
         """Return the numbers of the rules that fit, in their order."""
         found: list[int] = []
-        self._root.collect(facts, found)
+        get = facts.get
+        nodes = [self._root]
+        for node in nodes:
+            for number, tests in node.tested:
+                for name, condition in tests:
+                    if not condition.holds(get(name)):
+                        break
+                else:
+                    found.append(number)
+            if node.branches:
+                node.follow(facts, nodes)
         if len(found) > 1:
             # Twice, when two globs of one rule fit.
             return sorted(set(found))
@@ -42,10 +52,10 @@ class Index:
 
 
 class _Node:
-    __slots__ = ("_beginnings", "_endings", "_exact", "_networks", "_tested")
+    __slots__ = ("_beginnings", "_endings", "_exact", "_networks", "branches", "tested")
 
     def __init__(self, entries: Sequence[_Entry]) -> None:
-        self._exact: list[tuple[tuple[str, ...], dict[object, _Node]]] = []
+        self._exact: list[tuple[str | tuple[str, ...], dict[object, _Node]]] = []
         self._beginnings: list[tuple[str, _Prefixes]] = []
         self._endings: list[tuple[str, _Prefixes]] = []
         self._networks: list[tuple[str, dict[tuple[int, int], dict[int, _Node]]]] = []
@@ -55,47 +65,34 @@ class _Node:
             rest = self._sort_by_text(rest, self._beginnings, _beginnings)
             rest = self._sort_by_text(rest, self._endings, _endings)
             rest = self._sort_by_networks(rest)
-        self._tested = [(number, tuple(tests.items())) for number, _, tests in rest]
+        self.tested = [(number, tuple(tests.items())) for number, _, tests in rest]
+        self.branches = len(rest) < len(entries)
 
-    def collect(self, facts: Facts, found: list[int]) -> None:
+    def follow(self, facts: Facts, nodes: list[_Node]) -> None:
+        """Add the nodes below that a request leads to."""
+        get = facts.get
         for names, table in self._exact:
-            values: object
-            if len(names) == 1:
-                values = facts.get(names[0])
-            else:
-                values = tuple([facts.get(name) for name in names])
+            values = get(names) if type(names) is str else tuple([get(name) for name in names])
             node = table.get(values)
             if node is not None:
-                node.collect(facts, found)
+                nodes.append(node)
         for name, prefixes in self._beginnings:
-            value = facts.get(name)
+            value = get(name)
             if value is not None:
-                for node in prefixes.of(value):
-                    node.collect(facts, found)
+                prefixes.follow(value, nodes)
         for name, prefixes in self._endings:
-            value = facts.get(name)
+            value = get(name)
             if value is not None:
-                for node in prefixes.of(value[::-1]):
-                    node.collect(facts, found)
-        if self._networks:
-            self._collect_networks(facts, found)
-        for number, tests in self._tested:
-            for name, condition in tests:
-                if not condition.holds(facts.get(name)):
-                    break
-            else:
-                found.append(number)
-
-    def _collect_networks(self, facts: Facts, found: list[int]) -> None:
+                prefixes.follow(value[::-1], nodes)
         for name, tables in self._networks:
-            address = read_address(facts.get(name, ""))
+            address = read_address(get(name, ""))
             if address is None:
                 continue
             version, number = address
-            for (of_version, cut), table in tables.items():
-                node = table.get(number >> cut) if of_version == version else None
+            for (of_version, cut), starts in tables.items():
+                node = starts.get(number >> cut) if of_version == version else None
                 if node is not None:
-                    node.collect(facts, found)
+                    nodes.append(node)
 
     def _sort_by_exact_values(self, entries: list[_Entry]) -> list[_Entry]:
         rest: list[_Entry] = []
@@ -114,7 +111,10 @@ class _Node:
             for values in product(*exact.values()):
                 place: object = values[0] if len(names) == 1 else values
                 table.setdefault(place, []).append((number, left, tests))
-        self._exact = [(names, _nodes(table)) for names, table in shapes.items()]
+        self._exact = [
+            (names[0] if len(names) == 1 else names, _nodes(table))
+            for names, table in shapes.items()
+        ]
         return rest
 
     def _sort_by_text(
@@ -131,6 +131,8 @@ class _Node:
                 rest.append(entry)
                 continue
             left = {other: sortable[other] for other in sortable if other != name}
+            if texts.say_all_of(sortable[name]):
+                tests = {other: tests[other] for other in tests if other != name}
             table = tables.setdefault(name, {})
             for text in set(found[name]):
                 table.setdefault(text, []).append((number, left, tests))
@@ -152,6 +154,8 @@ class _Node:
                 continue
             name, of = networks.popitem()
             left = {other: sortable[other] for other in sortable if other != name}
+            if sortable[name].not_ is None:
+                tests = {other: tests[other] for other in tests if other != name}
             tables = found.setdefault(name, {})
             for length, starts in of.tables.items():
                 for start in starts:
@@ -184,14 +188,13 @@ class _Prefixes:
                 before = self._shorter[before]
             self._shorter.append(before)
 
-    def of(self, value: str) -> list[_Node]:
-        found = []
+    def follow(self, value: str, nodes: list[_Node]) -> None:
+        """Add the nodes of the texts that a value begins with."""
         number = bisect_right(self._texts, value) - 1
         while number >= 0:
             if value.startswith(self._texts[number]):
-                found.append(self._nodes[number])
+                nodes.append(self._nodes[number])
             number = self._shorter[number]
-        return found
 
 
 def _nodes(table: Mapping[object, Sequence[_Entry]]) -> dict[object, _Node]:
@@ -223,6 +226,15 @@ class _TextsOf:
         if self._backwards:
             return [text[::-1] for text in (*values.exact, *(of.suffix for of in values.globs))]
         return [*values.exact, *(of.prefix for of in values.globs)]
+
+    def say_all_of(self, condition: Condition) -> bool:
+        """Return whether a condition asks for nothing but these texts."""
+        values = condition.is_
+        if values is None or values.exact or condition.not_ is not None:
+            return False
+        if self._backwards:
+            return not any(of.prefix or of.middles for of in values.globs)
+        return not any(of.suffix or of.middles for of in values.globs)
 
 
 _beginnings = _TextsOf(backwards=False)

@@ -12,6 +12,7 @@ from limen.model import MAX_COST, Concurrency, Limit, OnError
 from limen.rules import slices
 from limen.rules.index import Conditions, Facts
 
+Refusal = Literal["blocked", "missing"]
 _MAX_DIGITS = len(str(MAX_COST))
 
 
@@ -95,8 +96,8 @@ class Rule(Struct, frozen=True, kw_only=True):
     span: Span
     circles: tuple[bytes, bytes]
     """What places keys for `enforced`, and for `variants`."""
-    plain: Allowance | None
-    """What is allowed to every request at any time, enforced; None when it depends."""
+    is_plain: bool
+    """Whether the same is enforced for every request at any time, at the cost it comes with."""
 
     @property
     def alone(self) -> str:
@@ -147,6 +148,19 @@ class Rule(Struct, frozen=True, kw_only=True):
                 if override.span.holds(now):
                     return override.allowance
         return None
+
+
+class Applied(Struct, frozen=True, gc=False):
+    """A rule that applies to a request, and how."""
+
+    rule: Rule
+    allowance: Allowance
+    enforce: bool
+    """Whether it may refuse the request; else it is a shadow."""
+    checks: int
+    """How many checks it makes; none when it is unlimited, or refuses without asking."""
+    refusal: Refusal | None = None
+    """Why it refuses without asking the store."""
 
 
 class Exemption(Struct, frozen=True, kw_only=True):

@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
-
-from msgspec import Struct
+from typing import Any
 
 from limen.errors import InvalidInput, shown
 from limen.model import Check
 from limen.rules.index import Facts, Index
-from limen.rules.rule import Allowance, Exemption, Rule, key_of
+from limen.rules.rule import Allowance, Applied, Exemption, Refusal, Rule, key_of
 
 _MAX_CHECKS = 100
 _NOTHING = Allowance(())
 _NOBODY: frozenset[str] = frozenset()
-
-Refusal = Literal["blocked", "missing"]
-
-
-class Applied(Struct, frozen=True, gc=False):
-    """A rule that applies to a request, and how."""
-
-    rule: Rule
-    allowance: Allowance
-    enforce: bool
-    """Whether it may refuse the request; else it is a shadow."""
-    first: int
-    """The place of its first check among those of the request."""
-    checks: int
-    """How many checks it makes; none when it is unlimited, or refuses without asking."""
-    refusal: Refusal | None = None
-    """Why it refuses without asking the store."""
 
 
 class Resolution:
@@ -67,14 +48,9 @@ class Resolution:
 
     def apply(self, rule: Rule) -> None:
         """Add what a rule that matches asks for."""
-        names = rule.key
-        key = self._key(names) if names else rule.alone
-        if rule.plain is not None and key is not None:
-            # Nearly every rule: what it allows does not depend on who asks, nor on when.
-            self._check(rule, rule.plain, True, key, self._cost)
-            return
         if not rule.span.holds(self._now):
             return
+        key = self._key(rule.key) if rule.key else rule.alone
         if key is None:
             if rule.missing == "deny":
                 # Who has no key is in no slice of keys.
@@ -88,25 +64,35 @@ class Resolution:
             self.not_applicable.append(rule.name)
             return
         allowance = rule.allowance(self._facts, key, self._now)
+        checks = len(allowance.limits) + (rule.concurrency is not None)
         cost = rule.cost_of(self._facts, self._cost) if allowance.limits else 0
-        self._check(rule, allowance, enforce, key, cost)
+        self._check(Applied(rule, allowance, enforce, checks), key, cost)
 
-    def _check(self, rule: Rule, allowance: Allowance, enforce: bool, key: str, cost: int) -> None:
-        checks, limits = self.checks, allowance.limits
-        first = len(checks)
-        if first + len(limits) >= _MAX_CHECKS:
+    def apply_plain(self, applied: Applied) -> None:
+        """Add what a rule asks for that says the same to everybody, as nearly every rule does."""
+        rule = applied.rule
+        key = self._key(rule.key) if rule.key else rule.alone
+        if key is None:
+            self.apply(rule)
+        else:
+            self._check(applied, key, self._cost)
+
+    def _check(self, applied: Applied, key: str, cost: int) -> None:
+        checks, rule, enforce = self.checks, applied.rule, applied.enforce
+        if len(checks) + applied.checks > _MAX_CHECKS:
             self.not_applicable.append(rule.name)
             return
+        on_error = rule.on_error
         # What one user does lives on one node, whatever else it is counted by.
         subject = key if len(rule.key) <= 1 else self._key(rule.key[:1])
         if rule.concurrency is not None:
-            checks.append(Check(rule.concurrency, key, 1, subject, enforce, rule.on_error))
-        for limit in limits:
-            checks.append(Check(limit, key, cost, subject, enforce, rule.on_error))
-        self.applied.append(Applied(rule, allowance, enforce, first, len(checks) - first))
+            checks.append(Check(rule.concurrency, key, 1, subject, enforce, on_error))
+        for limit in applied.allowance.limits:
+            checks.append(Check(limit, key, cost, subject, enforce, on_error))
+        self.applied.append(applied)
 
     def _refuse(self, rule: Rule, why: Refusal, enforce: bool) -> None:
-        self.applied.append(Applied(rule, _NOTHING, enforce, len(self.checks), 0, why))
+        self.applied.append(Applied(rule, _NOTHING, enforce, 0, why))
         self.refused = self.refused or enforce
 
     def _key(self, names: tuple[str, ...]) -> str | None:
@@ -135,6 +121,12 @@ class RuleSet:
         self.document = document or {"rules": []}
         """What it was read from."""
         self._live = tuple(rule for rule in self.rules if rule.mode != "off")
+        self._plain = tuple(
+            Applied(rule, rule.allowances.own, True, len(rule.allowances.own.limits))
+            if rule.is_plain
+            else None
+            for rule in self._live
+        )
         self._index = Index(rule.conditions for rule in self._live)
         self._exempt = Index(exemption.conditions for exemption in self.exemptions)
 
@@ -149,11 +141,15 @@ class RuleSet:
         spared = self._spared(facts, now, found) if self.exemptions else _NOBODY
         if spared is None:
             return found
-        live = self._live
+        live, plain = self._live, self._plain
         for number in self._index.find(facts):
-            rule = live[number]
-            if rule.name not in spared:
-                found.apply(rule)
+            if spared and live[number].name in spared:
+                continue
+            applied = plain[number]
+            if applied is not None:
+                found.apply_plain(applied)
+            else:
+                found.apply(live[number])
         return found
 
     def _spared(self, facts: Facts, now: float, found: Resolution) -> frozenset[str] | None:
