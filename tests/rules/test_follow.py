@@ -1,0 +1,245 @@
+"""Following a store of rules: the newest good ones are in force, whatever the store does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from limen import ConfigurationError, InvalidRules, Limiter, StoreError
+from limen.engine import Engine
+from limen.rules import RuleSet, load, parse
+from limen.rules.follow import Follower
+from limen.rules.stores import Snapshot
+from limen.rules.stores.file import FileStore
+
+TICK_S = 0.01
+
+
+def rules(quota: int) -> str:
+    return f"rules: [{{name: all, limits: {quota}/hour}}]\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "rules.yaml"
+    path.write_text(rules(1))
+    return path
+
+
+class Watched:
+    """Rule sets as they come into force, and a way to wait for them."""
+
+    def __init__(self) -> None:
+        self.sets: list[RuleSet] = []
+        self._came = threading.Condition()
+
+    def use(self, found: RuleSet) -> None:
+        with self._came:
+            self.sets.append(found)
+            self._came.notify_all()
+
+    def wait_for(self, count: int) -> RuleSet:
+        with self._came:
+            assert self._came.wait_for(lambda: len(self.sets) >= count, 10)
+        return self.sets[-1]
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+@pytest.fixture
+def follow(watched: Watched) -> Iterator[Callable[..., Follower]]:
+    started: list[Follower] = []
+
+    def start(store: object) -> Follower:
+        follower = Follower(store, watched.use, interval=TICK_S)  # type: ignore[arg-type]  # or a stand-in
+        follower.start()
+        started.append(follower)
+        return follower
+
+    yield start
+    for follower in started:
+        follower.close()
+
+
+def wait_until(true: Callable[[], object]) -> None:
+    end = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(TICK_S)
+
+
+def quota_of(found: RuleSet) -> int:
+    return found.rules[0].allowances.own.limits[0].quota
+
+
+# the file
+
+
+def test_a_file_is_named_by_what_it_says(file: Path) -> None:
+    store = FileStore(file)
+    snapshot = asyncio.run(store.load())
+    assert snapshot.version == asyncio.run(store.version()) == load(file).version
+    file.write_text(
+        "# the same, said otherwise\n" + rules(1).replace("name: all", "'name': \"all\"")
+    )
+    assert asyncio.run(store.version()) == snapshot.version
+    file.write_text(rules(2))
+    assert asyncio.run(store.version()) != snapshot.version
+
+
+def test_a_file_is_not_read_again_before_it_changes(file: Path) -> None:
+    store = FileStore(file)
+    asyncio.run(store.version())
+    read = store._known
+    asyncio.run(store.load())
+    assert store._known is read
+
+
+def test_a_bad_file_is_an_error_with_lines(file: Path) -> None:
+    file.write_text("rules:\n  - name: all\n    limits: 1/fortnight\n")
+    with pytest.raises(InvalidRules, match=r"line 3: rules\[0\]\.limits: cannot read"):
+        asyncio.run(FileStore(file).load())
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot read the rules in .*none\.yaml: No such"):
+        asyncio.run(FileStore(tmp_path / "none.yaml").load())
+
+
+# following
+
+
+def test_rules_come_into_force_at_once_and_after_each_change(
+    file: Path, watched: Watched, follow: Callable[..., Follower]
+) -> None:
+    follow(FileStore(file))
+    assert quota_of(watched.wait_for(1)) == 1
+    file.write_text(rules(2))
+    assert quota_of(watched.wait_for(2)) == 2
+
+
+def test_an_engine_follows_without_a_restart(file: Path) -> None:
+    engine = Engine(load(file), Limiter())
+    assert engine.decide({}).allowed
+    assert not engine.decide({}).allowed
+    with Follower(FileStore(file), engine.use, interval=TICK_S):
+        file.write_text(rules(3))
+        wait_until(lambda: engine.rules.rules[0].allowances.own.limits[0].quota == 3)
+    # What was used stays used.
+    assert engine.peek({}).remaining == 2
+
+
+@pytest.mark.parametrize("bad", ["rules: [{}]", "rules: [", "\x00", "rules: 5", ""])
+def test_a_bad_file_is_logged_once_and_the_last_good_rules_stay(
+    file: Path,
+    watched: Watched,
+    follow: Callable[..., Follower],
+    caplog: pytest.LogCaptureFixture,
+    bad: str,
+) -> None:
+    follow(FileStore(file))
+    good = watched.wait_for(1).version
+    file.write_text(bad)
+    wait_until(lambda: caplog.records)
+    time.sleep(5 * TICK_S)
+    assert len(caplog.records) == 1
+    assert f"the rules could not be renewed, and {good} stay in force: " in caplog.text
+    file.write_text(rules(2))
+    assert quota_of(watched.wait_for(2)) == 2
+    assert len(watched.sets) == 2
+
+
+class Flaky:
+    """A store that fails now and then, as a database does."""
+
+    def __init__(self) -> None:
+        self.fault: Exception | None = None
+        self.document: dict[str, object] = {"rules": []}
+        self.number = 1
+        self.loads = 0
+
+    async def version(self) -> str:
+        if self.fault is not None:
+            raise self.fault
+        return str(self.number)
+
+    async def load(self) -> Snapshot:
+        self.loads += 1
+        return Snapshot(str(self.number), self.document)
+
+
+@pytest.mark.parametrize("fault", [StoreError("gone"), RuntimeError("a bug of the driver")])
+def test_a_store_that_fails_changes_nothing_and_is_asked_again(
+    watched: Watched,
+    follow: Callable[..., Follower],
+    caplog: pytest.LogCaptureFixture,
+    fault: Exception,
+) -> None:
+    store = Flaky()
+    follow(store)
+    watched.wait_for(1)
+    store.fault = fault
+    wait_until(lambda: caplog.records)
+    store.number, store.fault = 2, None
+    assert watched.wait_for(2).version == "2"
+    assert len(caplog.records) == 1
+
+
+def test_a_version_that_is_refused_is_not_loaded_again_and_again(
+    watched: Watched, follow: Callable[..., Follower], caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Flaky()
+    store.document = {"rules": 5}
+    follow(store)
+    wait_until(lambda: caplog.records)
+    time.sleep(5 * TICK_S)
+    assert (store.loads, watched.sets) == (1, [])
+    store.document, store.number = {"rules": []}, 2
+    watched.wait_for(1)
+
+
+def test_closing_stops_the_thread(file: Path, watched: Watched) -> None:
+    follower = Follower(FileStore(file), watched.use, interval=60)
+    follower.start()
+    watched.wait_for(1)
+    started = time.monotonic()
+    follower.close()
+    assert time.monotonic() - started < 5
+    assert not [thread for thread in threading.enumerate() if thread.name == "limen-rules"]
+
+
+@pytest.mark.parametrize("interval", [0, -1, 86_400, float("nan")])
+def test_an_interval_without_sense_is_refused(file: Path, interval: float) -> None:
+    with pytest.raises(ConfigurationError, match="interval must be seconds above 0"):
+        Follower(FileStore(file), print, interval=interval)
+
+
+def test_a_request_is_decided_by_one_set_from_start_to_end() -> None:
+    old = parse({"rules": [{"name": "old", "limits": "1/hour"}]}, version="1")
+    new = parse({"rules": [{"name": "new", "limits": "1/hour"}]}, version="2")
+    engine = Engine(old, Limiter())
+    slot = engine.slot({})
+    engine.use(new)
+    verdict = slot.acquire()
+    assert (verdict.version, verdict.rule) == ("1", "old")
+
+
+def test_info_says_what_is_in_force(
+    file: Path,
+    watched: Watched,
+    follow: Callable[..., Follower],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "limen")
+    follow(FileStore(file))
+    version = watched.wait_for(1).version
+    wait_until(lambda: f"rules {version} are in force: 1 rules" in caplog.text)
