@@ -137,7 +137,7 @@ def test_pages_named_in_the_code_exist() -> None:
 
 @pytest.mark.parametrize("name", limen.__all__)
 def test_every_public_name_is_documented(name: str) -> None:
-    pages = [ROOT / "docs" / "library.md", ROOT / "docs" / "limits.md"]
+    pages = [ROOT / "docs" / f"{page}.md" for page in ("library", "limits", "rules")]
     assert any(re.search(rf"(?<!\w){name}(?!\w)", page.read_text()) for page in pages)
 
 

@@ -186,11 +186,16 @@ def _wait(part: Decision) -> float:
     return math.inf if part.retry_after is None else part.retry_after
 
 
+def _whole(limit: Limit | Concurrency) -> int:
+    """Return the most that can be left: a full bucket has its burst, not its quota."""
+    return limit.capacity if isinstance(limit, Limit) else limit.slots
+
+
 def _nearest(parts: Sequence[Decision]) -> Decision:
     """Return the part with the smallest share left; of equals, the first."""
     nearest = parts[0]
     for part in parts:
         # Multiplied crosswise, because a quotient would be rounded.
-        if part.remaining * nearest.limit.quota < nearest.remaining * part.limit.quota:
+        if part.remaining * _whole(nearest.limit) < nearest.remaining * _whole(part.limit):
             nearest = part
     return nearest

@@ -15,7 +15,16 @@ from limen.model import Concurrency, Limit, grammar
 from limen.rules import slices, spec
 from limen.rules.findings import Findings, did_you_mean
 from limen.rules.match import Condition
-from limen.rules.rule import Allowance, Allowances, Exemption, Override, Overrides, Rule, Span
+from limen.rules.rule import (
+    Allowance,
+    Allowances,
+    Exemption,
+    Override,
+    Overrides,
+    Rule,
+    Span,
+    values_of,
+)
 from limen.rules.text import Path
 
 _MAX_ROLLING = 10_000
@@ -27,9 +36,13 @@ class Compiler:
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
 
-    def rule(self, of: spec.RuleSpec, path: Path) -> Rule:
-        """Return the rule. It is good for nothing if a problem was noted."""
-        self._check(of, path)
+    def rule(self, of: spec.RuleSpec, path: Path, *, is_whole: bool = True) -> Rule:
+        """Return the rule. It is good for nothing if a problem was noted.
+
+        Of a rule that is not whole, because some of its fields are wrong, the others are looked at.
+        """
+        if is_whole:
+            self._check(of, path)
         allowances = self._allowances(of, of, path)
         span = self._span(of.starts, of.ends, path)
         depends = (
@@ -89,6 +102,8 @@ class Compiler:
         for field in ("algorithm", "cost", "overrides", "variants"):
             if not has_limits and getattr(of, field) and of.mode not in ("block", "off"):
                 add((*path, field), f"{field} belongs to limits, and this rule has none")
+        if of.missing == "deny" and not of.key and not isinstance(of.cost, str):
+            add((*path, "missing"), "there is no attribute that can be missing: the key is empty")
         for name, times in Counter(of.key).items():
             if times > 1:
                 add((*path, "key"), f"the attribute {name!r} stands {times} times")
@@ -97,7 +112,10 @@ class Compiler:
                 if getattr(of, field):
                     add((*path, field), f"{field} are for single keys, and this rule has no key")
             if of.enforce_percent not in (0, 100):
-                add((*path, "enforce_percent"), "a share of keys, and this rule has no key")
+                add(
+                    (*path, "enforce_percent"),
+                    "this is a share of the keys, and this rule has no key; expected 0 or 100",
+                )
 
     def _allowances(
         self,
@@ -180,7 +198,10 @@ class Compiler:
             percent += variant.percent
             found.append((slices.share(percent), self._allowances(variant, of, at, name)))
         if percent > 100:
-            self._findings.add((*path, "variants"), f"the shares add up to {percent:g} percent")
+            self._findings.add(
+                (*path, "variants"),
+                f"expected shares of at most 100 percent together, got {percent:g}",
+            )
         return tuple(found)
 
     def _overrides(self, of: spec.RuleSpec, path: Path) -> Overrides:
@@ -190,7 +211,7 @@ class Compiler:
             if not override.key:
                 self._findings.add((*at, "key"), "expected at least one attribute of the key")
             for name in override.key:
-                if name not in of.key:
+                if of.key and name not in of.key:
                     self._findings.add(
                         (*at, "key", name),
                         f"the rule's key has no {name!r}{did_you_mean(name, of.key)}; "
@@ -199,7 +220,7 @@ class Compiler:
             names = tuple(name for name in of.key if name in override.key)
             limits = self._limits(override.limits, of, None, (*at, "limits"))
             span = self._span(override.starts, override.ends, at)
-            values = tuple(override.key[name] for name in names)
+            values = values_of(names, override.key)
             found.append((names, values, Override(Allowance(limits, is_override=True), span)))
         found.sort(key=lambda item: (-len(item[0]), item[0], item[1]))
         return tuple(
@@ -225,20 +246,36 @@ class Compiler:
             except InvalidInput as error:
                 self._findings.add((*path, name), str(error))
             if of.is_ is None and of.not_ is None and of.present is None:
-                self._findings.add((*path, name), "expected is, not or present")
+                self._findings.add(
+                    (*path, name),
+                    "expected a value, a list, or a mapping with is, not or present; got nothing",
+                )
             if of.present is False and (of.is_ is not None or of.not_ is not None):
                 self._findings.add(
-                    (*path, name, "present"), "what is absent has no value to compare"
+                    (*path, name, "present"),
+                    "what is absent has no value to compare: drop 'present', or 'is' and 'not'",
                 )
         return found
 
     def _span(self, starts: datetime | None, ends: datetime | None, path: Path) -> Span:
         if starts is not None and ends is not None and starts >= ends:
-            self._findings.add((*path, "ends"), "it ends before it starts")
+            began, ended = starts.isoformat(), ends.isoformat()
+            self._findings.add(
+                (*path, "ends"), f"expected a time after it starts ({began}), got {ended}"
+            )
         return Span(
             None if starts is None else starts.timestamp(),
             None if ends is None else ends.timestamp(),
         )
+
+
+def _implies(terms: grammar.Terms, rule: spec.RuleSpec) -> bool:
+    """Return whether the options of a limit belong to another algorithm than the rule's."""
+    if terms.burst is not None:
+        return rule.algorithm not in ("token_bucket", "leaky_bucket")
+    if terms.min_interval_us is not None or terms.count_denied:
+        return rule.algorithm not in ("packed_window", "rolling_window")
+    return False
 
 
 def _limit(
@@ -246,8 +283,9 @@ def _limit(
 ) -> Limit:
     """Build a limit under the rule's name."""
     algorithm = terms.algorithm
-    # A calendar period leaves no choice. A variant's algorithm takes the place of any.
-    if not isinstance(terms.period, str) and (forced or not algorithm):
+    # What a text implies, by its period or its options, the rule's algorithm leaves alone. A
+    # variant's takes the place of any; only a calendar period has no choice.
+    if not isinstance(terms.period, str) and (forced or not (algorithm or _implies(terms, rule))):
         algorithm = forced or rule.algorithm
         if algorithm == "rolling_window" and terms.quota > _MAX_ROLLING:
             # Said for the whole rule; and packed, the same window decides the same.

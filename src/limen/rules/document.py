@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import msgspec
 from pydantic import BaseModel, ValidationError
 
-from limen.errors import ConfigurationError, InvalidRules, Problem, shown
+from limen.errors import ConfigurationError, InvalidRules, Problem
 from limen.rules.compile import Compiler
-from limen.rules.findings import Findings, Lines, unknown_field
+from limen.rules.findings import Findings, Lines, got, unknown_field
 from limen.rules.ruleset import RuleSet
 from limen.rules.spec import ExemptionSpec, RuleSpec
 from limen.rules.text import Path, read
@@ -34,7 +34,7 @@ def parse(document: Any, *, version: str = "", lines: Lines | None = None) -> Ru
     """Return the rule set that a document describes, or raise `InvalidRules`."""
     findings = Findings(document, lines)
     if not isinstance(document, Mapping):
-        findings.add((), f"expected a mapping with 'rules', got {shown(document)}")
+        findings.add((), f"expected a mapping with 'rules', got {got(document)}")
         findings.raise_if_any()
     for name in document:
         if name not in _FIELDS:
@@ -42,12 +42,14 @@ def parse(document: Any, *, version: str = "", lines: Lines | None = None) -> Ru
     if "rules" not in document:
         findings.add((), "the field 'rules' is missing: a list, which may be empty")
     compiler = Compiler(findings)
-    rule_specs = list(_items(document, "rules", RuleSpec, findings))
-    rules = [compiler.rule(spec, path) for path, spec in rule_specs]
+    rules = [
+        compiler.rule(spec, path, is_whole=is_whole)
+        for path, spec, is_whole in _items(document, "rules", RuleSpec, findings)
+    ]
     names = [str(raw.get("name")) for raw in _mappings(document.get("rules"))]
     exemptions = [
         compiler.exemption(spec, names, path)
-        for path, spec in _items(document, "exemptions", ExemptionSpec, findings)
+        for path, spec, _ in _items(document, "exemptions", ExemptionSpec, findings)
     ]
     for field in ("rules", "exemptions"):
         _check_names(document.get(field), field, findings)
@@ -87,13 +89,13 @@ def digest(document: Any) -> str:
 
 def _items(
     document: Mapping[str, Any], field: str, model: type[Spec], findings: Findings
-) -> Iterable[tuple[Path, Spec]]:
-    """Yield what each item of a list says, and note what is wrong with the others."""
+) -> Iterable[tuple[Path, Spec, bool]]:
+    """Yield what each item of a list says, and whether that is all of it; note what is wrong."""
     items = document.get(field)
     if items is None and field not in document:
         return
     if not isinstance(items, list):
-        findings.add((field,), f"expected a list, got {shown(items)}")
+        findings.add((field,), f"expected a list, got {got(items)}")
         return
     if len(items) > _MAX_RULES:
         findings.add((field,), f"at most {_MAX_RULES:,} fit into one set, got {len(items):,}")
@@ -101,9 +103,25 @@ def _items(
     for number, raw in enumerate(items):
         path = (field, number)
         try:
-            yield path, model.model_validate(raw)
+            yield path, model.model_validate(raw), True
         except ValidationError as error:
             findings.add_errors(path, error, model)
+            rest = _without_errors(raw, error, model)
+            if rest is not None:
+                yield path, rest, False
+
+
+def _without_errors(raw: object, error: ValidationError, model: type[Spec]) -> Spec | None:
+    """Return what is left of an item without the fields that are wrong, so that it is seen too."""
+    if not isinstance(raw, Mapping):
+        return None
+    wrong = {detail["loc"][0] for detail in error.errors(include_url=False) if detail["loc"]}
+    rest = {field: value for field, value in raw.items() if field not in wrong}
+    try:
+        return model.model_validate({"name": "unnamed", **rest})
+    except ValidationError:
+        # What is missing besides was said already.
+        return None
 
 
 def _check_names(items: object, field: str, findings: Findings) -> None:

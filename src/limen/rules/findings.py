@@ -25,6 +25,8 @@ _SYNONYMS = {
     "rate": "limits",
     "in": "is",
     "except": "not",
+    "isnt": "not",
+    "is_not": "not",
     "exists": "present",
     "plans": "tiers",
     "weight": "cost",
@@ -101,6 +103,11 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 
+def got(value: object) -> str:
+    """Return a value as a message shows it: what stands nowhere is nothing, and not None."""
+    return "nothing" if value is None else shown(value)
+
+
 def unknown_field(name: object, fields: Iterable[str]) -> str:
     """Say that there is no such field, and which there are."""
     fields = list(fields)
@@ -153,9 +160,9 @@ def _message(detail: ErrorDetails, fields: Iterable[str]) -> str:
             words = expected.replace(" or ", ", ").split(", ")
             return f"expected {expected}, got {shown(value)}{did_you_mean(value, words)}"
         case "list_type":
-            return f"expected a list, got {shown(value)}"
+            return f"expected a list, got {got(value)}"
         case "dict_type" | "model_type" | "mapping_type":
-            return f"expected a mapping, got {shown(value)}"
+            return f"expected a mapping, got {got(value)}"
         case "too_short":
-            return "expected at least one, got none"
+            return "expected at least one attribute, got none"
     return f"{detail['msg']}, got {shown(value)}"

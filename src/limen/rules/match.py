@@ -10,7 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
 
 from limen.errors import InvalidInput, shown
 
@@ -151,6 +158,16 @@ def read_address(text: str) -> tuple[int, int] | None:
     if address.version == 6 and address.ipv4_mapped is not None:
         return 4, int(address.ipv4_mapped)
     return address.version, int(address)
+
+
+@lru_cache(maxsize=8_192)
+def canonical(text: str) -> str:
+    """Return the one spelling of an address; any other text as it is."""
+    address = read_address(text)
+    if address is None:
+        return text
+    version, number = address
+    return str(IPv4Address(number) if version == 4 else IPv6Address(number))
 
 
 def read_network(text: str) -> IPv4Network | IPv6Network:

@@ -11,6 +11,7 @@ from limen.errors import InvalidInput, shown
 from limen.model import MAX_COST, Concurrency, Limit, OnError
 from limen.rules import slices
 from limen.rules.index import Conditions, Facts
+from limen.rules.match import ADDRESS, canonical
 
 Refusal = Literal["blocked", "missing"]
 _MAX_DIGITS = len(str(MAX_COST))
@@ -144,7 +145,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     def _override(self, facts: Facts, now: float) -> Allowance | None:
         for names, table in self.overrides:
-            for override in table.get(tuple([facts.get(name, "") for name in names]), ()):
+            for override in table.get(values_of(names, facts), ()):
                 if override.span.holds(now):
                     return override.allowance
         return None
@@ -177,18 +178,28 @@ class Exemption(Struct, frozen=True, kw_only=True):
 def key_of(names: tuple[str, ...], facts: Facts) -> str | None:
     """Return the text that a request is counted under; None when an attribute is absent.
 
-    No two requests that differ in these attributes share a text, whatever their values hold.
+    No two requests that differ in these attributes share a text, whatever their values hold. An
+    address is the same however it is spelt.
     """
-    if len(names) == 1:
-        value = facts.get(names[0])
-        return None if value is None else f"{names[0]}={_escaped(value)}"
     parts = []
     for name in names:
         value = facts.get(name)
         if value is None:
             return None
+        if name == ADDRESS:
+            value = canonical(value)
         parts.append(f"{name}={_escaped(value)}")
     return "|".join(parts)
+
+
+def values_of(names: tuple[str, ...], facts: Facts) -> tuple[str, ...]:
+    """Return the values of some attributes, as overrides are found by."""
+    return tuple(
+        [
+            canonical(facts.get(name, "")) if name == ADDRESS else facts.get(name, "")
+            for name in names
+        ]
+    )
 
 
 def _escaped(value: str) -> str:

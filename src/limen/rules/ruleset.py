@@ -57,6 +57,9 @@ class Resolution:
                 self._refuse(rule, "missing", rule.mode != "shadow" and rule.enforced is None)
             return
         enforce = rule.is_enforced(key)
+        if rule.missing == "deny" and isinstance(rule.cost, str) and rule.cost not in self._facts:
+            self._refuse(rule, "missing", enforce)
+            return
         if rule.mode == "block":
             self._refuse(rule, "blocked", enforce)
             return

@@ -7,13 +7,15 @@ and a wrong value is answered by what would have been right.
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
-from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic.json_schema import GenerateJsonSchema
 
 from limen.errors import shown
 from limen.model import MAX_COST, grammar
@@ -110,13 +112,14 @@ def _flag(value: Any) -> bool:
 
 
 def _percent(value: Any) -> float:
+    """Read a number, also one written as text: YAML's `12.5` is text here."""
     try:
-        number = Decimal(str(value)) if not isinstance(value, bool) else Decimal("NaN")
-    except InvalidOperation:
-        number = Decimal("NaN")
-    if not 0 <= number <= 100:  # not a number is neither
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number <= 100:  # what is not a number is neither
         raise ValueError(f"expected a number from 0 to 100, got {shown(value)}")
-    return float(number)
+    return number
 
 
 def _cost(value: Any) -> int | str:
@@ -176,47 +179,84 @@ def _field(read: Callable[[Any], Any], **schema: Any) -> tuple[BeforeValidator, 
     return BeforeValidator(read), WithJsonSchema(schema)
 
 
-_TEXTS = {"anyOf": [{"type": ["string", "integer", "boolean"]}, {"type": "array", "minItems": 1}]}
-_LIMITS = {
-    "description": "One limit or several: 100/minute, 10/s burst 20, 1000/month.",
-    "anyOf": [
-        {"type": "string"},
-        {"type": "array", "items": {"type": "string"}, "minItems": 1},
-    ],
-}
+_NAMES = {"type": ["string", "integer"], "pattern": f"^{_NAME.pattern}$"}
+_ATTRIBUTES = {"type": "string", "pattern": f"^{_ATTRIBUTE.pattern}$"}
+_SCALAR = {"type": ["string", "integer", "boolean"], "minLength": 1, "maxLength": MAX_PATTERN}
+_MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.]+(Z|[+-][0-9:]+)?)?$"
 
-Text = Annotated[str, *_field(_text, type=["string", "integer", "boolean"])]
+
+def _one_or_more(item: Mapping[str, Any], **schema: Any) -> dict[str, Any]:
+    return {**schema, "anyOf": [item, {"type": "array", "items": item, "minItems": 1}]}
+
+
+Text = Annotated[str, *_field(_text, **_SCALAR)]
 Prose = Annotated[str, *_field(_prose, type="string", maxLength=_MAX_TEXT)]
-Name = Annotated[str, *_field(_name, type="string", pattern=f"^{_NAME.pattern}$")]
-Attribute = Annotated[str, *_field(_attribute, type="string", pattern=f"^{_ATTRIBUTE.pattern}$")]
-Texts = Annotated[list[Text], *_field(_as_list, **_TEXTS)]
-Limits = Annotated[list[Annotated[str, BeforeValidator(_limit)]], *_field(_as_list, **_LIMITS)]
-LimitsOrNone = Annotated[
-    list[Annotated[str, BeforeValidator(_limit)]], *_field(_limits_or_none, **_LIMITS)
+Name = Annotated[str, *_field(_name, **_NAMES)]
+Attribute = Annotated[str, *_field(_attribute, **_ATTRIBUTES)]
+Texts = Annotated[list[Text], *_field(_as_list, **_one_or_more(_SCALAR))]
+Limits = Annotated[
+    list[Annotated[str, BeforeValidator(_limit)]],
+    *_field(
+        _as_list,
+        **_one_or_more({"type": "string"}, examples=["100/minute", ["10/s burst 20", "1000/day"]]),
+    ),
 ]
-Percent = Annotated[float, *_field(_percent, type="number", minimum=0, maximum=100)]
-Duration = Annotated[int, *_field(_duration, type=["string", "integer"])]
-Moment = Annotated[datetime, *_field(_moment, type="string", format="date-time")]
+LimitsOrNone = Annotated[
+    list[Annotated[str, BeforeValidator(_limit)]],
+    *_field(
+        _limits_or_none,
+        **_one_or_more({"type": "string"}, examples=["600/minute", "20000/month", UNLIMITED]),
+    ),
+]
+Percent = Annotated[
+    float,
+    *_field(
+        # A number with a point is text to `limen.rules.text`.
+        _percent,
+        type=["number", "string"],
+        minimum=0,
+        maximum=100,
+        pattern=r"^[0-9]+(\.[0-9]+)?$",
+    ),
+]
+Duration = Annotated[int, *_field(_duration, type=["string", "integer"], examples=["60s", "5m"])]
+Moment = Annotated[
+    datetime,
+    *_field(_moment, type="string", pattern=_MOMENT, examples=["2026-12-24", "2026-12-24T18:00Z"]),
+]
 Flag = Annotated[bool, *_field(_flag, type="boolean")]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", populate_by_name=False, frozen=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        populate_by_name=False,
+        frozen=True,
+        # What stands below a field is what an editor shows beside it.
+        use_attribute_docstrings=True,
+        model_title_generator=lambda model: model.__name__.removesuffix("Spec").lower(),
+    )
 
 
 class ConditionSpec(_Model):
     """What is asked of one attribute. A value or a list alone means `is`."""
 
     is_: Texts | None = Field(None, alias="is")
-    """One of these: exact text, or with `*` for any characters. `ip` takes networks."""
+    """One of these: exact text, or with `*` for any characters. For `ip`, addresses and networks:
+    `[10.0.0.0/8, 192.0.2.7]`."""
     not_: Texts | None = Field(None, alias="not")
     """None of these. Holds too when the attribute is absent."""
     present: Flag | None = None
-    """Whether the attribute must be there, or must not."""
+    """true: the attribute must be there. false: it must not."""
 
 
-Condition = Annotated[ConditionSpec, BeforeValidator(_condition)]
-Match = dict[Attribute, Condition]
+Condition = Annotated[
+    ConditionSpec,
+    BeforeValidator(_condition, json_schema_input_type=Texts | ConditionSpec),
+]
+Match = Annotated[
+    dict[Attribute, Condition], Field(json_schema_extra={"additionalProperties": False})
+]
 
 
 class TiersSpec(_Model):
@@ -225,7 +265,8 @@ class TiersSpec(_Model):
     by: Attribute
     """The attribute that names the tier: `plan`."""
     limits: dict[Text, LimitsOrNone]
-    """The limits of each tier: `{free: 60/minute, pro: [600/minute, 20000/day]}`."""
+    """The limits of each tier: `{free: 60/minute, pro: [600/minute, 20000/day], max: unlimited}`.
+    """
     default: LimitsOrNone | None = None
     """For a tier that is not listed. Without it, the rule's own `limits`."""
 
@@ -234,13 +275,13 @@ class VariantSpec(_Model):
     """Another way to limit a stable share of the keys, to compare it with the rest."""
 
     name: Name | None = None
-    """How verdicts name it; without one `v1`, `v2`, ..."""
+    """How verdicts name it. Without one: `v1`, `v2`, ..."""
     percent: Percent
-    """The share of the keys, from 0 to 100."""
+    """The share of the keys, from 0 to 100. The shares of all variants add up to 100 at most."""
     algorithm: AlgorithmName | None = None
     """Counts the same limits by another algorithm."""
     limits: LimitsOrNone | None = None
-    """Replaces the rule's own `limits`."""
+    """Replaces the rule's own `limits`; may be `unlimited`."""
     tiers: TiersSpec | None = None
     """Replaces the rule's `tiers`."""
 
@@ -248,16 +289,20 @@ class VariantSpec(_Model):
 class OverrideSpec(_Model):
     """Other limits for some keys: `user 42 gets 5,000/hour until Friday`."""
 
-    key: dict[Attribute, Text]
+    key: Annotated[
+        dict[Attribute, Text],
+        Field(json_schema_extra={"additionalProperties": False, "minProperties": 1}),
+    ]
     """Whom it is for, by attributes of the rule's `key`: `{user: 42}`."""
     limits: LimitsOrNone
-    """What holds instead of the rule's limits."""
+    """What holds instead of the rule's limits, tiers and variants; may be `unlimited`."""
     description: Prose = ""
-    """Why."""
+    """Why it is there, for whoever reads the rules later."""
     starts: Moment | None = None
-    """From when on. None is always."""
+    """From when on: `2026-12-24` or `2026-12-24T18:00Z`, in UTC unless it says otherwise. Without
+    it: at once."""
     ends: Moment | None = None
-    """Until when, not included. None is for ever."""
+    """Until when, not included: `2026-12-27`. Without it: for ever."""
 
 
 class ConcurrencySpec(_Model):
@@ -266,48 +311,68 @@ class ConcurrencySpec(_Model):
     slots: Annotated[int, *_field(_slots, type="integer", minimum=1)]
     """How many at the same time."""
     lease: Duration
-    """How long a holder that died keeps its slot: `60s`."""
+    """How long a holder that died keeps its slot: `60s`. Who is alive renews it."""
 
 
 class RuleSpec(_Model):
     """One rule: which requests, counted by what, against which limits."""
 
     name: Name
-    """Names the rule in verdicts, and keeps its counters apart."""
+    """Names the rule in verdicts, and keeps its counters apart. Another name starts from nothing.
+    """
     description: Prose = ""
-    """What it is for."""
+    """What it is for, for whoever reads the rules later."""
     match: Match = Field(default_factory=dict)
-    """Which requests it is for; all of it has to hold. Nothing is every request."""
-    key: Annotated[list[Attribute], BeforeValidator(_keys)] = Field(default_factory=list)
-    """What is counted apart: `[user]`, `[org, path]`. `[]` counts all together."""
+    """Which requests it is for: `{path: /search/*, method: [GET, POST]}`. All of it has to hold.
+    Without it: every request."""
+    key: Annotated[
+        list[Attribute],
+        *_field(_keys, anyOf=[_ATTRIBUTES, {"type": "array", "items": _ATTRIBUTES}]),
+    ] = Field(default_factory=list)
+    """What is counted apart: `[user]`, `[org, path]`. `[]`, or nothing, counts all together."""
     missing: Missing = "skip"
-    """When an attribute of `key` is absent: `skip` the rule, or `deny` the request."""
+    """When an attribute of `key` is absent: `skip` the rule, or `deny` the request. `deny` is also
+    for the attribute that holds the cost; else a request without it costs what it asks for."""
     limits: Limits | None = None
-    """`100/minute`, or a list of limits."""
+    """One limit, `100/minute`, or a list: `[10/s burst 20, 1000/month]`. With `tiers`: for requests
+    that have no tier."""
     concurrency: ConcurrencySpec | None = None
-    """How many may run at once; may stand beside `limits`."""
+    """How many may run at once: `{slots: 3, lease: 60s}`. May stand beside `limits`."""
     algorithm: AlgorithmName | None = None
-    """Counts those limits that name no algorithm themselves."""
+    """Counts those limits that name no algorithm themselves. Without it: `packed_window`, which is
+    exact."""
     tiers: TiersSpec | None = None
     """Limits by plan, or by any other attribute."""
     cost: Annotated[
-        int | str | None, *_field(_cost, type=["integer", "string"], minimum=0, maximum=MAX_COST)
+        int | str | None,
+        *_field(
+            _cost,
+            type=["integer", "string"],
+            minimum=0,
+            maximum=MAX_COST,
+            pattern=_ATTRIBUTES["pattern"],
+        ),
     ] = None
-    """What one request counts here: a number, or the attribute that holds it. None: as asked."""
+    """What one request counts here: a number, or the attribute that holds it, such as `tokens`.
+    Without it, or without the attribute: the cost that the caller gave, by default 1."""
     mode: Mode = "enforce"
-    """`enforce`; `shadow` counts and reports; `off` is not there; `block` refuses everybody."""
+    """`enforce` it; `shadow` counts and reports and never refuses; `off` is not there; `block`
+    refuses whoever matches."""
     enforce_percent: Percent = 100.0
-    """The stable share of keys for which it is enforced; for the rest it is a shadow."""
+    """The share of keys, from 0 to 100, for which it is enforced; for the rest it is a shadow. A
+    key stays where it is when the share grows."""
     variants: list[VariantSpec] = Field(default_factory=list)
     """A/B: other limits or algorithms for stable shares of the keys."""
     overrides: list[OverrideSpec] = Field(default_factory=list)
-    """Other limits for single keys."""
+    """Other limits for single keys, for a time or for good."""
     on_error: OnError | None = None
-    """When the store fails: `local`, `open` or `closed`. None is the limiter's own setting."""
+    """When the store fails: `local` counts in each process, `open` lets pass, `closed` refuses.
+    Without it: the limiter's own setting."""
     starts: Moment | None = None
-    """From when on the rule is there."""
+    """From when on the rule is there: `2026-12-24` or `2026-12-24T18:00Z`, in UTC unless it says
+    otherwise. Without it: at once."""
     ends: Moment | None = None
-    """Until when, not included."""
+    """Until when, not included: `2026-12-27`. Without it: for ever."""
 
 
 class ExemptionSpec(_Model):
@@ -316,31 +381,47 @@ class ExemptionSpec(_Model):
     name: Name
     """Names it in verdicts."""
     description: Prose = ""
-    """Why."""
+    """Why it is there, for whoever reads the rules later."""
     match: Annotated[Match, Field(min_length=1)]
-    """Which requests: `{ip: 10.0.0.0/8}`, `{user: [root, ops]}`."""
+    """Which requests: `{ip: 10.0.0.0/8}`, `{user: [root, ops]}`. All of it has to hold."""
     rules: list[Name] | None = None
-    """Which rules they are exempt from. None is all."""
+    """Which rules they are exempt from, by name. Without it: all."""
     starts: Moment | None = None
-    """From when on."""
+    """From when on: `2026-12-24` or `2026-12-24T18:00Z`, in UTC unless it says otherwise. Without
+    it: at once."""
     ends: Moment | None = None
-    """Until when, not included."""
+    """Until when, not included: `2026-12-27`. Without it: for ever."""
 
 
 class RulesSpec(_Model):
-    """A whole rule set."""
+    """A set of rules for limen: who may do how much of what."""
 
     json_schema: str | None = Field(None, alias="$schema")
-    """Where an editor finds this schema."""
+    """Where an editor finds this schema. limen does not read it."""
     rules: list[RuleSpec]
-    """All that match a request apply, all or nothing."""
+    """The rules. All that match a request apply, all or nothing."""
     exemptions: list[ExemptionSpec] = Field(default_factory=list)
-    """Who is under no rule."""
+    """Requests that are under no rule, or not under some."""
+
+
+class _Schema(GenerateJsonSchema):
+    """Without a title for each field: it says no more than the field's name."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
 
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a rule set."""
-    return RulesSpec.model_json_schema(by_alias=True)
+    schema = RulesSpec.model_json_schema(by_alias=True, schema_generator=_Schema)
+    flat: dict[str, Any] = json.loads(json.dumps(schema), object_hook=_in_one_line)
+    return {"$schema": _Schema.schema_dialect, **flat}
+
+
+def _in_one_line(of: dict[str, Any]) -> dict[str, Any]:
+    """Join the lines of a description: an editor breaks them where it likes."""
+    text = of.get("description")
+    return {**of, "description": " ".join(text.split())} if isinstance(text, str) else of
 
 
 def values(texts: list[str], attribute: str) -> Values:

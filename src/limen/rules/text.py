@@ -78,8 +78,12 @@ def _read_yaml(text: str) -> Text:
             reader.take(event)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        hint = ""
+        if "alias" in (error.context or ""):
+            hint = "; to begin a text with '*', quote it"
         raise _unreadable(
-            f"this is not YAML: {error.problem or error.context}", mark.line + 1 if mark else None
+            f"this is not YAML: {error.problem or error.context}{hint}",
+            mark.line + 1 if mark else None,
         ) from None
     except yaml.YAMLError as error:
         raise _unreadable(f"this is not YAML: {str(error).splitlines()[0]}") from None
