@@ -1,0 +1,99 @@
+"""The addresses of SQL databases, read and validated. Pure: connects to nothing."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote
+
+from msgspec import Struct
+
+from limen.errors import ConfigurationError
+
+_EXAMPLES = (
+    "'sqlite:///rules.db', 'sqlite:////var/lib/limen/rules.db' "
+    "or 'postgresql://user:password@host/database'"
+)
+_HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+_NEEDED = {"sqlite": ("aiosqlite", "alembic"), "postgresql": ("asyncpg", "alembic")}
+
+
+class Address(Struct, frozen=True):
+    """Where a database is."""
+
+    kind: Literal["sqlite", "postgresql"]
+    shown: str
+    """The address as messages show it: without a password."""
+    path: Path | None = None
+    """The file of SQLite, absolute."""
+    dsn: str = ""
+    """The whole address of PostgreSQL, password and all."""
+
+    def __repr__(self) -> str:
+        return f"<Address {self.shown}>"
+
+
+def parse(url: str) -> Address:
+    """Read an address, or raise `ConfigurationError` with one line that shows no password."""
+    scheme, separator, rest = url.partition("://") if isinstance(url, str) else ("", "", "")
+    if not separator:
+        # Without the text: it may be a login.
+        raise ConfigurationError(f"the address of the rules has no scheme; use {_EXAMPLES}")
+    if scheme == "sqlite":
+        return _sqlite(rest)
+    if scheme in ("postgresql", "postgres"):
+        return _postgresql(scheme, url, rest)
+    if not re.fullmatch(r"[a-z0-9+.-]+", scheme):
+        raise ConfigurationError(f"the address of the rules cannot be read; use {_EXAMPLES}")
+    raise ConfigurationError(f"rules cannot be kept in '{scheme}://'; use {_EXAMPLES}")
+
+
+def need_packages(address: Address) -> None:
+    """Raise `ConfigurationError` with the command that installs what is missing."""
+    for package in _NEEDED[address.kind]:
+        if find_spec(package) is None:
+            raise missing(package)
+
+
+def missing(package: str | None) -> ConfigurationError:
+    """Return the error for a package that is not installed."""
+    return ConfigurationError(
+        f"rules in a database need the package {package}; run: pip install 'limen[sql]'"
+    )
+
+
+def _sqlite(rest: str) -> Address:
+    host, slash, path = rest.partition("/")
+    if host or not slash or not path or path == ":memory:":
+        raise ConfigurationError(
+            "'sqlite://' takes a file: 'sqlite:///rules.db', or with an absolute path "
+            "'sqlite:////var/lib/limen/rules.db'"
+        )
+    if "?" in path or "\0" in path:
+        raise ConfigurationError("'sqlite://' takes the path of a file, and no options")
+    return Address("sqlite", f"sqlite:///{path}", path=Path(path).absolute())
+
+
+def _postgresql(scheme: str, url: str, rest: str) -> Address:
+    if "@" in rest.partition("/")[2] or "@" in rest.partition("?")[2] or "#" in rest:
+        # What would be quoted as a path or an option is the end of a password.
+        raise ConfigurationError(
+            f"in a password of '{scheme}://', write / as %2F, ? as %3F, # as %23, @ as %40 "
+            "and % as %25"
+        )
+    authority, _, path = rest.partition("?")[0].partition("/")
+    login, at, hosts = authority.rpartition("@")
+    if hosts and not all(map(_HOST.fullmatch, hosts.split(","))):
+        # Not the text itself: with a mistyped address, a password may be in it.
+        raise ConfigurationError(
+            f"a host of '{scheme}://' cannot be read; expected 'host' or 'host:port'"
+        )
+    if not path.strip("/"):
+        raise ConfigurationError(
+            f"'{scheme}://' needs the name of a database: '{scheme}://user:password@host/database'"
+        )
+    user, colon, _ = login.partition(":")
+    who = f"{unquote(user)}{':***' if colon else ''}@" if at else ""
+    return Address("postgresql", f"{scheme}://{who}{hosts}/{path}", dsn=url)

@@ -1,0 +1,183 @@
+"""Connections to a database of rules: each lives as long as its transaction. Knows no tables.
+
+None is kept open, so a store works in any event loop, after a fork, and after its server came back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from sqlalchemy import URL, Connection, NullPool, event, func, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from limen.errors import ConfigurationError
+from limen.rules.stores.address import Address
+from limen.rules.stores.faults import in_plain_words, is_busy
+
+T = TypeVar("T")
+Work = Callable[[AsyncConnection], Awaitable[T]]
+
+_CONNECT_S, _COMMAND_S = 5.0, 10.0
+# The name of our lock among the advisory locks of a PostgreSQL database: "limen", in ASCII.
+_MIGRATION_LOCK = 0x6C696D656E
+_POLL_S = 0.02
+
+
+class Database:
+    """One database of rules, SQLite or PostgreSQL."""
+
+    def __init__(self, address: Address, busy_timeout: float) -> None:
+        self.address = address
+        self._busy_timeout = busy_timeout
+        is_sqlite = address.kind == "sqlite"
+        engine = _sqlite(address, busy_timeout) if is_sqlite else _postgresql(address)
+        self._reader = engine.execution_options(limen_begin="BEGIN")
+        # A transaction that reads first and writes later may be refused in the middle; one that
+        # says at once that it will write waits for its turn.
+        self._writer = engine.execution_options(limen_begin="BEGIN IMMEDIATE")
+        self._bare = engine.execution_options(limen_begin=None)
+
+    async def read(self, work: Work[T]) -> T:
+        """Do some work in a transaction that reads, and waits for no writer."""
+        return await self._run(self._reader, work)
+
+    async def write(self, work: Work[T]) -> T:
+        """Do some work in a transaction: all of it is written at the end, or nothing."""
+        return await self._run(self._writer, work)
+
+    async def migrate(self, work: Work[T]) -> T:
+        """Do some work in a transaction that writes, while no other process migrates."""
+
+        async def alone(connection: AsyncConnection) -> T:
+            await connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+            return await work(connection)
+
+        if self.address.kind == "postgresql":
+            return await self.write(alone)
+        with in_plain_words(self.address):
+            await _to_its_end(self._use_write_ahead_log())
+        return await self.write(work)
+
+    def create_file(self) -> None:
+        """Make the file of SQLite, empty, and its folder, where they are missing."""
+        path = self.address.path
+        if path is None or path.exists():
+            return
+        with in_plain_words(self.address):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+
+    async def close(self) -> None:
+        """Let go of what is left. A later use opens it again."""
+        await self._reader.dispose()
+
+    async def _run(self, engine: AsyncEngine, work: Work[T]) -> T:
+        async def transaction() -> T:
+            async with engine.begin() as connection:
+                return await work(connection)
+
+        with in_plain_words(self.address):
+            if self.address.kind == "postgresql":
+                return await transaction()
+            # The thread of aiosqlite outlives a failure to open the file, and may then complain
+            # on standard error that the event loop is gone. So it opens only what can be opened.
+            await asyncio.to_thread(_try_to_open, _uri(self.address))
+            # A thread does the work, and goes on when the caller is cancelled: what it opens then
+            # would be nobody's, such as the lock of a writer.
+            return await _to_its_end(transaction())
+
+    async def _use_write_ahead_log(self) -> None:
+        """Let readers and a writer work side by side; the file remembers it."""
+        # This one statement does not wait for its turn by itself.
+        end = asyncio.get_running_loop().time() + self._busy_timeout
+        while True:
+            try:
+                async with self._bare.connect() as connection:
+                    await connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+                return
+            except DBAPIError as error:
+                if not is_busy(error) or asyncio.get_running_loop().time() > end:
+                    raise
+            await asyncio.sleep(_POLL_S)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Wait until the work has ended, also when we are cancelled meanwhile."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(_forget)
+        await asyncio.wait([task])
+        raise
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # so that asyncio does not complain that nobody has asked
+
+
+def _uri(address: Address) -> str:
+    # `mode=rw`: whoever only looks does not leave an empty file behind.
+    return f"file:{quote(str(address.path))}?mode=rw"
+
+
+def _try_to_open(uri: str) -> None:
+    sqlite3.connect(uri, uri=True).close()
+
+
+def _sqlite(address: Address, busy_timeout: float) -> AsyncEngine:
+    engine = create_async_engine(
+        URL.create("sqlite+aiosqlite", database=_uri(address), query={"uri": "true"}),
+        poolclass=NullPool,
+        hide_parameters=True,
+        # The driver begins no transaction of its own: `_begin` does.
+        connect_args={"isolation_level": None, "timeout": busy_timeout},
+    )
+    event.listen(engine.sync_engine, "connect", _set_up)
+    event.listen(engine.sync_engine, "begin", _begin)
+    return engine
+
+
+def _set_up(connection: Any, _: object) -> None:
+    cursor = connection.cursor()
+    for setting in ("synchronous = FULL", "foreign_keys = ON"):
+        cursor.execute(f"PRAGMA {setting}")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    begin = connection.get_execution_options().get("limen_begin", "BEGIN")
+    if begin:
+        connection.exec_driver_sql(begin)
+
+
+def _postgresql(address: Address) -> AsyncEngine:
+    import asyncpg  # type: ignore[import-untyped]  # it has no types
+
+    async def connect() -> Any:
+        # The address goes to the driver alone, so that nothing of SQLAlchemy can show a password;
+        # and the driver reads it as every program of PostgreSQL does, `sslmode` included.
+        try:
+            return await asyncpg.connect(
+                address.dsn, timeout=_CONNECT_S, command_timeout=_COMMAND_S
+            )
+        except ValueError as error:
+            if isinstance(error, asyncpg.InterfaceError | OSError):
+                raise
+            raise ConfigurationError(
+                f"the address {address.shown} cannot be read; expected the URI of libpq"
+            ) from None
+
+    return create_async_engine(
+        "postgresql+asyncpg://",
+        async_creator=connect,
+        poolclass=NullPool,
+        hide_parameters=True,
+        isolation_level="READ COMMITTED",
+    )

@@ -1,0 +1,123 @@
+"""What went wrong in a database, in one line that says what to do. Knows no rules, shows no secret.
+
+Every error of SQLAlchemy, of a driver or of the system becomes a `StoreError` here, and only here.
+"""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from limen.errors import StoreError
+from limen.rules.stores.address import Address
+
+NOT_PREPARED = (
+    "there are no tables of limen yet; run `limen rules apply FILE`, or call `prepare()` once"
+)
+_GONE = (
+    "the server went away in the middle; what was being changed is there as a whole or not at all: "
+    "look at `limen rules history`"
+)
+_BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
+_SQLITE = {
+    **dict.fromkeys(
+        _BUSY, "another process has held it for too long; try again, or end that process"
+    ),
+    "SQLITE_FULL": "the disk is full; make room, and try again",
+    "SQLITE_IOERR": "the disk failed to read or write: it is full, over its quota, or broken",
+    "SQLITE_READONLY": "it is read-only; let this user write the file and its folder",
+    "SQLITE_CANTOPEN": "the file cannot be opened; let this user read and write it and its folder",
+    "SQLITE_PERM": "the file cannot be opened; let this user read and write it and its folder",
+    "SQLITE_NOTADB": "the file is not a database of SQLite; check the address",
+    "SQLITE_CORRUPT": "the file is damaged; restore it from a backup",
+}
+_POSTGRESQL = {
+    "28": "the user or the password was refused; check the address",
+    "3D000": "there is no such database; create it, or check the address",
+    "42P01": NOT_PREPARED,
+    "42501": "this user lacks the right; make it the owner of the tables of limen",
+    "25006": "the server is read-only, as a standby is; use the address of the primary",
+    "53100": "the disk of the server is full; make room, and try again",
+    "53300": "the server has too many connections; try again, or allow it more",
+    "57014": "the server ended the query, which took too long; try again",
+    "57P": "the server is starting or shutting down; try again",
+    "08": _GONE,
+    "40": "another change came in between; try again",
+    "55P03": "another process has held it for too long; try again, or end that process",
+}
+
+
+@contextmanager
+def in_plain_words(address: Address) -> Iterator[None]:
+    """Turn whatever a database can raise inside into a `StoreError`."""
+    try:
+        yield
+    except _foreign() as error:
+        raise StoreError(f"rules at {address.shown}: {_reason(error, address)}") from error
+
+
+def is_busy(error: BaseException) -> bool:
+    """Say whether SQLite refused because somebody else holds the lock."""
+    return isinstance(error, DBAPIError) and _sqlite_name(error.orig).startswith(_BUSY)
+
+
+def _foreign() -> tuple[type[Exception], ...]:
+    asyncpg = sys.modules.get("asyncpg")  # who has not imported it cannot have raised it
+    drivers = () if asyncpg is None else (asyncpg.PostgresError, asyncpg.InterfaceError)
+    return (SQLAlchemyError, OSError, sqlite3.Error, *drivers)
+
+
+def _reason(error: BaseException, address: Address) -> str:
+    cause = (error.orig if isinstance(error, DBAPIError) else error) or error
+    if isinstance(cause, sqlite3.Error):
+        return _reason_of_sqlite(cause, address)
+    if isinstance(cause, OSError):
+        return _reason_of_system(cause, address)
+    code = str(getattr(cause, "sqlstate", None) or "")
+    for length in (5, 3, 2):
+        if code[:length] in _POSTGRESQL:
+            return _POSTGRESQL[code[:length]]
+    if "connection" in str(cause) and not code:
+        return _GONE
+    return _first_line(cause)
+
+
+def _reason_of_sqlite(error: sqlite3.Error, address: Address) -> str:
+    if "no such table" in str(error):
+        return NOT_PREPARED
+    if address.path is not None and not address.path.exists():
+        return f"there is no such file; {NOT_PREPARED.partition('; ')[2]}"
+    name = _sqlite_name(error)
+    for known, reason in _SQLITE.items():
+        if name.startswith(known):
+            return reason
+    return _first_line(error)
+
+
+def _reason_of_system(error: OSError, address: Address) -> str:
+    if address.kind == "sqlite":
+        return f"{_first_line(error)}; let this user write there, or choose another place"
+    if isinstance(error, TimeoutError):
+        return "the server did not answer in time; check that it runs, and try again"
+    if isinstance(error, socket.gaierror):
+        return "no such host is known; check the address"
+    if isinstance(error, ConnectionResetError | BrokenPipeError):
+        return _GONE
+    if isinstance(error, ConnectionRefusedError):
+        return "nobody answers there; check that the server runs, and the address"
+    return f"no connection to the server ({_first_line(error)}); check that it runs"
+
+
+def _sqlite_name(error: object) -> str:
+    return str(getattr(error, "sqlite_errorname", None) or "")
+
+
+def _first_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return (str(error) or type(error).__name__).splitlines()[0][:200]

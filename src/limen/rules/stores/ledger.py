@@ -1,0 +1,243 @@
+"""The books of the rules, inside one transaction: what is in them, and how a line is added.
+
+Knows tables and records; opens no connection, and ends no transaction.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import Struct, structs
+from sqlalchemy import Row, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from limen.errors import Conflict, InvalidInput, StoreError
+from limen.rules.diff import Change, changes
+from limen.rules.stores.faults import NOT_PREPARED
+from limen.rules.stores.records import (
+    MAX_VERSION,
+    Action,
+    AuditRow,
+    StoredRuleSet,
+    chained,
+    digest_of,
+    stamp,
+    unstamped,
+    valid_author,
+    valid_comment,
+    written,
+)
+from limen.rules.stores.tables import AUDIT, RULE_SETS, STATE
+
+
+class Act(Struct, frozen=True):
+    """Who does something, why and when."""
+
+    author: str
+    comment: str
+    at: datetime
+
+
+class State(Struct):
+    """The one row of state."""
+
+    latest: int
+    """The newest version; 0 when there is none."""
+    active: int
+    """The version that holds; 0 when there is none."""
+    audit_id: int
+    audit_hash: str
+
+
+def act(author: str, comment: str) -> Act:
+    """Return an act of now, or raise `InvalidInput`."""
+    return Act(valid_author(author), valid_comment(comment), datetime.now(UTC))
+
+
+async def state_of(connection: AsyncConnection, *, lock: bool = False) -> State:
+    """Return the state. With `lock`, every other writer waits until this transaction ends."""
+    query = select(STATE.c.latest, STATE.c.active, STATE.c.audit_id, STATE.c.audit_hash)
+    # SQLite has no such lock and needs none: there, the whole transaction is alone.
+    row = (await connection.execute(query.with_for_update() if lock else query)).one_or_none()
+    if row is None:
+        raise StoreError(NOT_PREPARED)
+    return State(row.latest or 0, row.active or 0, row.audit_id, row.audit_hash)
+
+
+async def find(
+    connection: AsyncConnection, version: int, state: State | None = None
+) -> StoredRuleSet:
+    """Return one version with its document. Raises `InvalidInput` when there is none such."""
+    state = state or await state_of(connection)
+    query = select(RULE_SETS).where(RULE_SETS.c.version == min(version, MAX_VERSION))
+    row = (await connection.execute(query)).one_or_none()
+    if row is None:
+        there_are = f"the newest is {state.latest}" if state.latest else "there are none yet"
+        raise InvalidInput(f"there is no version {version} of the rules; {there_are}")
+    found = _rule_set(row, state.active, json.loads(row.document))
+    if digest_of(found.document) != found.digest:
+        raise StoreError(f"version {version} of the rules is not what was saved: restore a backup")
+    return found
+
+
+async def find_active(connection: AsyncConnection) -> StoredRuleSet | None:
+    """Return the version that holds; None when there is none."""
+    state = await state_of(connection)
+    return await find(connection, state.active, state) if state.active else None
+
+
+async def find_latest(connection: AsyncConnection) -> StoredRuleSet | None:
+    """Return the newest version; None when there is none."""
+    state = await state_of(connection)
+    return await find(connection, state.latest, state) if state.latest else None
+
+
+async def newest(
+    connection: AsyncConnection, limit: int, before: int | None
+) -> list[StoredRuleSet]:
+    """Return versions without their documents, the newest first."""
+    active = (await state_of(connection)).active
+    columns = [column for column in RULE_SETS.c if column.name != "document"]
+    query = select(*columns).order_by(RULE_SETS.c.version.desc()).limit(limit)
+    if before is not None:
+        query = query.where(RULE_SETS.c.version < min(before, MAX_VERSION))
+    return [_rule_set(row, active, None) for row in await connection.execute(query)]
+
+
+async def audit_rows(
+    connection: AsyncConnection, limit: int, *, before: int | None = None, after: int | None = None
+) -> list[AuditRow]:
+    """Return audit rows: the newest first; with `after`, the oldest first that come after it."""
+    order = AUDIT.c.id.desc() if after is None else AUDIT.c.id
+    query = select(AUDIT).order_by(order).limit(limit)
+    if before is not None:
+        query = query.where(AUDIT.c.id < min(before, MAX_VERSION))
+    if after is not None:
+        query = query.where(AUDIT.c.id > after)
+    return [_audit_row(row) for row in await connection.execute(query)]
+
+
+class Ledger:
+    """The books, open for one writer: every other one waits."""
+
+    def __init__(self, connection: AsyncConnection, state: State) -> None:
+        self.state = state
+        self._connection = connection
+
+    @classmethod
+    async def locked(cls, connection: AsyncConnection) -> Ledger:
+        """Open the books, when it is our turn."""
+        return cls(connection, await state_of(connection, lock=True))
+
+    def expect_latest(self, base: int | None) -> None:
+        """Raise `Conflict` when an edit was made from another version than the newest."""
+        latest = self.state.latest
+        if base is not None and base != latest:
+            look = f"look at `limen rules diff {base} {latest}`, and " if 0 < base < latest else ""
+            raise Conflict(
+                f"the rules are at version {latest}, and this edit was made from version {base}; "
+                f"{look}apply again"
+            )
+
+    def expect_active(self, expected: int | None) -> None:
+        """Raise `Conflict` when another version is active than the caller saw."""
+        active = self.state.active
+        if expected is not None and expected != active:
+            raise Conflict(
+                f"version {active} of the rules is active, and this was decided when {expected} "
+                "was; look at `limen rules history`, and try again"
+            )
+
+    async def find(self, version: int) -> StoredRuleSet:
+        """Return one version with its document."""
+        return await find(self._connection, version, self.state)
+
+    async def append(self, document: dict[str, Any], what: Act) -> StoredRuleSet:
+        """Add a version after the newest."""
+        parent = self.state.latest
+        before = (await self.find(parent)).document if parent else None
+        self.state.latest = version = parent + 1
+        found = [structs.asdict(change) for change in changes(before, document)]
+        await self._connection.execute(
+            insert(RULE_SETS).values(
+                version=version,
+                parent=parent or None,
+                digest=digest_of(document),
+                author=what.author,
+                comment=what.comment,
+                created_at=stamp(what.at),
+                document=written(document),
+                changes=json.dumps(found, ensure_ascii=False, separators=(",", ":")),
+            )
+        )
+        return await self.find(version)
+
+    async def record(self, action: Action, rule_set: StoredRuleSet, what: Act) -> None:
+        """Add a row to the audit, and activate the version if that was the action."""
+        state, version = self.state, rule_set.version
+        row = AuditRow(
+            id=state.audit_id + 1,
+            at=what.at,
+            actor=what.author,
+            action=action,
+            version=version,
+            before=state.active,
+            comment=what.comment,
+            digest=rule_set.digest,
+            hash="",
+        )
+        row_hash = chained(state.audit_hash, row)
+        await self._connection.execute(
+            insert(AUDIT).values(
+                id=row.id,
+                at=stamp(row.at),
+                actor=row.actor,
+                action=row.action,
+                version=version,
+                active_before=row.before or None,
+                comment=row.comment,
+                digest=row.digest,
+                hash=row_hash,
+            )
+        )
+        state.audit_id, state.audit_hash = row.id, row_hash
+        if action != "save":
+            state.active = version
+        await self._connection.execute(
+            update(STATE).values(
+                latest=state.latest or None,
+                active=state.active or None,
+                audit_id=state.audit_id,
+                audit_hash=state.audit_hash,
+            )
+        )
+
+
+def _rule_set(row: Row[Any], active: int, document: dict[str, Any] | None) -> StoredRuleSet:
+    return StoredRuleSet(
+        version=row.version,
+        parent=row.parent or 0,
+        document=document,
+        digest=row.digest,
+        author=row.author,
+        comment=row.comment,
+        created_at=unstamped(row.created_at),
+        changes=[Change(**each) for each in json.loads(row.changes)],
+        active=row.version == active,
+    )
+
+
+def _audit_row(row: Row[Any]) -> AuditRow:
+    return AuditRow(
+        id=row.id,
+        at=unstamped(row.at),
+        actor=row.actor,
+        action=row.action,
+        version=row.version,
+        before=row.active_before or 0,
+        comment=row.comment,
+        digest=row.digest,
+        hash=row.hash,
+    )

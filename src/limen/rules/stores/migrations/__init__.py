@@ -1,0 +1,1 @@
+"""How the tables of rules came to be: one file for each step, run by `migrate`."""

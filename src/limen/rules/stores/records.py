@@ -1,0 +1,160 @@
+"""What a store of rules remembers: rule sets and acts, and the digests that hold them. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from limen.errors import InvalidInput, InvalidRules, Problem, shown
+from limen.rules.diff import Change
+
+Action = Literal["save", "activate", "rollback"]
+
+MAX_VERSION = 2**31 - 1
+"""The largest number of a version, which is what an INTEGER of PostgreSQL holds."""
+_MAX_AUTHOR, _MAX_COMMENT = 200, 2_000
+
+
+class StoredRuleSet(Struct, frozen=True):
+    """One version of the rules, as it was saved. It never changes; whether it is active does."""
+
+    version: int
+    """From 1, without gaps."""
+    parent: int
+    """The version it was made from; 0 for the first."""
+    document: dict[str, Any] | None
+    """The rules as the author wrote them; None in a history, which tells about them only."""
+    digest: str
+    """The SHA-256 of the document, whatever the order of its keys."""
+    author: str
+    comment: str
+    created_at: datetime
+    """In UTC."""
+    changes: list[Change]
+    """What is different from the parent."""
+    active: bool
+    """Whether these are the rules that hold now."""
+
+
+class AuditRow(Struct, frozen=True):
+    """Who did what, and when. Each row holds those before it: see `chained`."""
+
+    id: int
+    """From 1, without gaps."""
+    at: datetime
+    actor: str
+    action: Action
+    """A save that activates is two rows, `save` and `activate`; a rollback is one."""
+    version: int
+    """The version that was saved or activated."""
+    before: int
+    """The version that was active before; 0 when there was none."""
+    comment: str
+    digest: str
+    """The digest of that version, so that the chain holds the rules too."""
+    hash: str
+
+
+def written(document: dict[str, Any]) -> str:
+    """Return a document as the text that is kept, with its keys in the order of the author."""
+    return _dumped(document)
+
+
+def copied(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document of our own, which nobody changes while it is being saved.
+
+    Raises `InvalidRules` for what would not come back as it was: dates, tuples, numbers as keys.
+    """
+    try:
+        text = written(document)
+        text.encode()
+        copy: dict[str, Any] = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        raise _not_plain() from None
+    if copy != document:
+        raise _not_plain()
+    return copy
+
+
+def digest_of(document: Any) -> str:
+    """Return the SHA-256 of a document: the same for the same rules, in any order of keys."""
+    return hashlib.sha256(_dumped(document, sort_keys=True).encode()).hexdigest()
+
+
+def chained(previous: str, row: AuditRow) -> str:
+    """Return the hash of a row, which covers its content and the hash of the row before it."""
+    content = [
+        previous,
+        row.id,
+        stamp(row.at),
+        row.actor,
+        row.action,
+        row.version,
+        row.before,
+        row.comment,
+        row.digest,
+    ]
+    return hashlib.sha256(_dumped(content).encode()).hexdigest()
+
+
+def stamp(at: datetime) -> str:
+    """Return a time as it is kept: text in UTC that sorts, alike in every database."""
+    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def unstamped(text: str) -> datetime:
+    """Return the time that `stamp` wrote."""
+    return datetime.fromisoformat(text)
+
+
+def valid_author(author: str) -> str:
+    """Return the author, or raise `InvalidInput`."""
+    if not isinstance(author, str) or not author.strip():
+        raise InvalidInput(f"author must say who made the change, got {shown(author)}")
+    return _text("author", author, _MAX_AUTHOR)
+
+
+def valid_comment(comment: str) -> str:
+    """Return the comment, or raise `InvalidInput`."""
+    return _text("comment", comment, _MAX_COMMENT)
+
+
+def valid_version(name: str, value: int, lowest: int = 1) -> int:
+    """Return the number of a version, or raise `InvalidInput`."""
+    if type(value) is not int or value < lowest:
+        raise InvalidInput(f"{name} must be a whole number from {lowest}, got {shown(value)}")
+    return value
+
+
+def _not_plain() -> InvalidRules:
+    return InvalidRules(
+        [
+            Problem(
+                "",
+                "rules are plain JSON data: mappings with text keys, lists, text, finite numbers, "
+                "true, false and null; write dates in quotes",
+            )
+        ]
+    )
+
+
+def _text(name: str, value: str, longest: int) -> str:
+    if not isinstance(value, str) or len(value) > longest:
+        raise InvalidInput(f"{name} must be text of at most {longest} characters")
+    if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):
+        raise InvalidInput(f"{name} has characters that no database keeps, got {shown(value)}")
+    return value
+
+
+def _dumped(value: Any, *, sort_keys: bool = False) -> str:
+    return json.dumps(
+        value,
+        allow_nan=False,
+        ensure_ascii=False,
+        separators=(",", ":"),
+        sort_keys=sort_keys,
+    )

@@ -1,0 +1,210 @@
+"""Rules in SQLite or PostgreSQL: numbered versions that never change, one of them active.
+
+A save, an activation or a rollback is one transaction, with its rows in the audit. Writers stand in
+line, and one whose edit is stale is told so. Knows nothing of what the rules mean: they are checked
+at the door, before the database is touched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from limen.errors import ConfigurationError, InvalidInput, shown
+from limen.rules.document import check
+from limen.rules.stores import Snapshot
+from limen.rules.stores.address import missing, need_packages, parse
+from limen.rules.stores.records import (
+    AuditRow,
+    StoredRuleSet,
+    copied,
+    digest_of,
+    valid_version,
+)
+
+try:
+    from limen.rules.stores.database import Database
+    from limen.rules.stores.ledger import (
+        Ledger,
+        act,
+        audit_rows,
+        find,
+        find_active,
+        find_latest,
+        newest,
+        state_of,
+    )
+    from limen.rules.stores.verify import verify
+except ModuleNotFoundError as error:
+    raise missing(error.name) from None
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+__all__ = ["AuditRow", "SqlStore", "StoredRuleSet"]
+
+_MAX_LIMIT = 1_000
+
+
+class SqlStore:
+    """The rules of one database. It may be used from any event loop, and by many processes.
+
+    `busy_timeout`: for how many seconds a writer waits for others on SQLite.
+    """
+
+    def __init__(self, url: str, *, busy_timeout: float = 5.0) -> None:
+        self._address = parse(url)
+        need_packages(self._address)
+        if type(busy_timeout) not in (int, float) or not 0 <= busy_timeout <= 3600:
+            raise ConfigurationError(
+                f"busy_timeout must be seconds from 0 to 3600, got {shown(busy_timeout)}"
+            )
+        self._database = Database(self._address, busy_timeout)
+
+    def __repr__(self) -> str:
+        return f"SqlStore({self._address.shown!r})"
+
+    async def prepare(self) -> None:
+        """Create the tables, or bring them up to date. Of many who call this at once, one does it.
+
+        Raises `StoreError` for tables of a newer limen, and touches nothing.
+        """
+        from limen.rules.stores import migrate
+
+        self._database.create_file()
+        if not await self._database.read(lambda opened: opened.run_sync(migrate.is_current)):
+            await self._database.migrate(lambda opened: opened.run_sync(migrate.upgrade))
+
+    async def version(self) -> str:
+        """Return the active version, such as `7`; empty when none is."""
+        active = (await self._database.read(state_of)).active
+        return str(active) if active else ""
+
+    async def load(self) -> Snapshot | None:
+        """Return the active rules; None when there are none."""
+        found = await self.active()
+        if found is None or found.document is None:
+            return None
+        return Snapshot(str(found.version), found.document)
+
+    async def active(self) -> StoredRuleSet | None:
+        """Return the active version with all that is known of it; None when there is none."""
+        return await self._database.read(find_active)
+
+    async def latest(self) -> StoredRuleSet | None:
+        """Return the newest version, active or not: the one that edits start from."""
+        return await self._database.read(find_latest)
+
+    async def get(self, version: int) -> StoredRuleSet:
+        """Return one version. Raises `InvalidInput` when there is none such."""
+        valid_version("version", version)
+        return await self._database.read(lambda opened: find(opened, version))
+
+    async def history(self, limit: int = 50, before: int | None = None) -> list[StoredRuleSet]:
+        """Return versions without their documents, newest first; `before` a version, to go on."""
+        _valid_page(limit, before)
+        return await self._database.read(lambda opened: newest(opened, limit, before))
+
+    async def audit(self, limit: int = 50, before: int | None = None) -> list[AuditRow]:
+        """Return who did what, newest first; `before` the id of a row, to go on from there."""
+        _valid_page(limit, before)
+        return await self._database.read(lambda opened: audit_rows(opened, limit, before=before))
+
+    async def verify_audit(self) -> None:
+        """Raise `StoreError` when a rule set or an audit row is not as limen wrote it."""
+        await self._database.read(verify)
+
+    async def save(
+        self,
+        document: dict[str, Any],
+        *,
+        author: str,
+        comment: str = "",
+        base: int | None,
+        activate: bool = True,
+    ) -> StoredRuleSet:
+        """Keep the rules as a new version, and make them the active ones.
+
+        `base` is the version the edit was made from: 0 when there must be none yet, None to not
+        ask. Raises `InvalidRules`, or `Conflict` when the newest version is another; nothing is
+        written then. Rules that are the newest already are not saved again.
+        """
+        check(document)
+        ours = copied(document)
+        what = act(author, comment)
+        if base is not None:
+            valid_version("base", base, lowest=0)
+
+        async def work(opened: AsyncConnection) -> StoredRuleSet:
+            ledger = await Ledger.locked(opened)
+            ledger.expect_latest(base)
+            latest = ledger.state.latest
+            found = await ledger.find(latest) if latest else None
+            if found is None or found.digest != digest_of(ours):
+                found = await ledger.append(ours, what)
+                await ledger.record("save", found, what)
+            if activate and ledger.state.active != found.version:
+                await ledger.record("activate", found, what)
+            return await ledger.find(found.version)
+
+        return await self._database.write(work)
+
+    async def activate(
+        self, version: int, *, author: str, comment: str = "", expected: int | None = None
+    ) -> StoredRuleSet:
+        """Make a version the active one; nothing is written when it is already.
+
+        `expected` is the active version the caller saw, 0 for none: another one is a `Conflict`.
+        Raises `InvalidInput` when there is no such version.
+        """
+        valid_version("version", version)
+        what = act(author, comment)
+        if expected is not None:
+            valid_version("expected", expected, lowest=0)
+
+        async def work(opened: AsyncConnection) -> StoredRuleSet:
+            ledger = await Ledger.locked(opened)
+            ledger.expect_active(expected)
+            found = await ledger.find(version)
+            if not found.active:
+                await ledger.record("activate", found, what)
+            return await ledger.find(version)
+
+        return await self._database.write(work)
+
+    async def rollback(
+        self, version: int, *, author: str, comment: str = "", base: int | None = None
+    ) -> StoredRuleSet:
+        """Save an old version as the newest one, and make it active.
+
+        `base` is the newest version the caller saw: another one is a `Conflict`. Raises
+        `InvalidInput` when there is no such version, and `InvalidRules` when its rules are not
+        valid any more.
+        """
+        valid_version("version", version)
+        what = act(author, comment or f"rollback to version {version}")
+        if base is not None:
+            valid_version("base", base, lowest=0)
+
+        async def work(opened: AsyncConnection) -> StoredRuleSet:
+            ledger = await Ledger.locked(opened)
+            ledger.expect_latest(base)
+            document = (await ledger.find(version)).document or {}
+            check(document)
+            found = await ledger.append(document, what)
+            await ledger.record("rollback", found, what)
+            return await ledger.find(found.version)
+
+        return await self._database.write(work)
+
+    async def close(self) -> None:
+        """Let go of the database. A later call opens it again."""
+        await self._database.close()
+
+
+def _valid_page(limit: int, before: int | None) -> None:
+    if type(limit) is not int or not 1 <= limit <= _MAX_LIMIT:
+        raise InvalidInput(
+            f"limit must be a whole number from 1 to {_MAX_LIMIT}, got {shown(limit)}"
+        )
+    if before is not None:
+        valid_version("before", before, lowest=0)

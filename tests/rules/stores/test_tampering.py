@@ -1,0 +1,86 @@
+"""Whoever gets past the triggers is found out by the chain."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from msgspec import structs
+
+from limen.errors import StoreError
+from limen.rules.stores.records import chained
+from limen.rules.stores.sql import SqlStore
+from tests.rules.stores.acts import FIRST, SECOND, THIRD, execute, run, save
+
+
+@pytest.fixture
+def store(url: str) -> SqlStore:
+    """A store with three versions, whose triggers somebody has removed."""
+    store = SqlStore(url)
+    asyncio.run(store.prepare())
+    save(store, FIRST, SECOND, THIRD)
+    run(store.verify_audit())
+    for table in ("limen_rule_sets", "limen_audit"):
+        if url.startswith("sqlite"):
+            names = [f"{table}_no_{verb}" for verb in ("update", "delete", "replace")]
+            execute(store, *(f"DROP TRIGGER {name}" for name in names))
+        else:
+            execute(store, f"DROP TRIGGER {table}_append_only ON {table}")
+    run(store.verify_audit())
+    return store
+
+
+@pytest.mark.parametrize(
+    ("statements", "found"),
+    [
+        (["UPDATE limen_audit SET actor = 'eve' WHERE id = 3"], "row 3 of the audit"),
+        (["UPDATE limen_audit SET comment = 'x' WHERE id = 1"], "row 1 of the audit"),
+        (["UPDATE limen_audit SET active_before = 1 WHERE id = 6"], "row 6 of the audit"),
+        (["UPDATE limen_audit SET at = '2020-01-01T00:00:00.000000Z'"], "row 1 of the audit"),
+        (["DELETE FROM limen_audit WHERE id = 2"], "row 2 of the audit"),
+        (["DELETE FROM limen_audit WHERE id = 6"], "ends at row 5 and should at 6"),
+        (["DELETE FROM limen_audit"], "ends at row 0 and should at 6"),
+        (
+            [
+                "UPDATE limen_audit SET id = 7 WHERE id = 5",
+                "UPDATE limen_audit SET id = 5 WHERE id = 6",
+            ],
+            "row 5 of the audit",
+        ),
+        (["UPDATE limen_state SET active = 1"], "version 3 of 3 is active; the state says 1 of 3"),
+        (["UPDATE limen_state SET latest = 2"], "not saved then"),
+        (
+            ["UPDATE limen_rule_sets SET document = '{\"rules\":[]}' WHERE version = 2"],
+            "version 2 of the rules is not what was saved",
+        ),
+        (
+            [
+                "UPDATE limen_rule_sets SET document = (SELECT r.document FROM limen_rule_sets r "
+                "WHERE r.version = 1), digest = (SELECT r.digest FROM limen_rule_sets r "
+                "WHERE r.version = 1) WHERE version = 2"
+            ],
+            "version 2 of the rules is not what was saved",
+        ),
+    ],
+)
+def test_change_past_the_store_is_found(store: SqlStore, statements: list[str], found: str) -> None:
+    execute(store, *statements)
+    with pytest.raises(StoreError, match=found):
+        run(store.verify_audit())
+
+
+def test_forger_who_knows_the_hash_would_have_to_write_every_later_row_anew(
+    store: SqlStore,
+) -> None:
+    third, second = run(store.audit(limit=2, before=4))
+    forged = structs.replace(third, actor="eve")
+    new_hash = chained(second.hash, forged)
+    execute(store, f"UPDATE limen_audit SET actor = 'eve', hash = '{new_hash}' WHERE id = 3")
+    with pytest.raises(StoreError, match="row 4 of the audit is not what was written"):
+        run(store.verify_audit())
+
+
+def test_rules_that_are_not_what_was_saved_are_not_loaded(store: SqlStore) -> None:
+    execute(store, "UPDATE limen_rule_sets SET document = '{\"rules\":[]}' WHERE version = 3")
+    with pytest.raises(StoreError, match="version 3 of the rules is not what was saved"):
+        run(store.load())

@@ -1,0 +1,47 @@
+"""Many processes on one store: no update is lost, and no two prepare it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from limen.rules.stores.sql import SqlStore
+from tests.rules.stores.acts import run
+from tests.rules.stores.conftest import WRITERS
+from tests.rules.stores.work import add_rules, prepare_at
+
+EACH = 2
+SAVES = WRITERS * EACH
+Crowd = Callable[..., list[Any]]
+
+
+def test_twenty_writers_lose_no_update(store: SqlStore, url: str, crowd: Crowd) -> None:
+    told = crowd(add_rules, [(url, EACH, number) for number in range(WRITERS)])
+    # Everybody was told of versions of their own, and together these are all there are.
+    assert sorted(version for versions in told for version in versions) == [*range(1, SAVES + 1)]
+    history = run(store.history(limit=1_000))
+    assert [each.version for each in history] == [*range(SAVES, 0, -1)]
+    assert [each.parent for each in history] == [*range(SAVES - 1, -1, -1)]
+    authors = {version: f"writer {number}" for number, mine in enumerate(told) for version in mine}
+    assert {each.version: each.author for each in history} == authors
+    # Each version is the one before it and one rule more, so the last has every rule.
+    assert all([change.kind for change in each.changes] == ["added"] for each in history)
+    snapshot = run(store.load())
+    assert snapshot is not None
+    names = {rule["name"] for rule in snapshot.document["rules"]}
+    assert names == {f"w{number}-{turn}" for number in range(WRITERS) for turn in range(EACH)}
+    audit = run(store.audit(limit=1_000))
+    assert Counter(row.action for row in audit) == {"save": SAVES, "activate": SAVES}
+    assert {row.version: row.actor for row in audit} == authors
+    run(store.verify_audit())
+
+
+def test_of_eight_that_start_at_once_one_migrates(url: str, crowd: Crowd) -> None:
+    # A migration that ran twice fails: the tables are there already.
+    crowd(prepare_at, [(url, time.time() + 0.3)] * 8)
+    store = SqlStore(url)
+    assert run(store.version()) == ""
+    run(store.prepare())
+    run(store.verify_audit())
