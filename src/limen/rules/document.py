@@ -6,11 +6,11 @@ A set with one bad rule is refused as a whole, and everything that is wrong with
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
-import msgspec
 from pydantic import BaseModel, ValidationError
 
 from limen.errors import ConfigurationError, InvalidRules, Problem
@@ -22,6 +22,7 @@ from limen.rules.text import Path, read
 
 _FIELDS = ("rules", "exemptions", "$schema")
 _MAX_RULES = 10_000
+_SHORT = 12
 Spec = TypeVar("Spec", bound=BaseModel)
 
 
@@ -60,7 +61,7 @@ def parse(document: Any, *, version: str = "", lines: Lines | None = None) -> Ru
 def parse_text(text: str, *, version: str = "", is_json: bool = False) -> RuleSet:
     """Return the rule set that a text in YAML or JSON describes, or raise `InvalidRules`."""
     found = read(text, is_json=is_json)
-    return parse(found.data, version=version or digest(found.data), lines=found.line)
+    return parse(found.data, version=version or digest(found.data)[:_SHORT], lines=found.line)
 
 
 def load(path: str | FilePath) -> RuleSet:
@@ -82,9 +83,11 @@ def load(path: str | FilePath) -> RuleSet:
 
 
 def digest(document: Any) -> str:
-    """Return what names a document by what it says, whatever the order of its fields."""
-    canonical = msgspec.json.encode(document, order="sorted")
-    return hashlib.sha256(canonical).hexdigest()[:12]
+    """Return the SHA-256 of a document: the same for the same rules, in any order of fields."""
+    canonical = json.dumps(
+        document, allow_nan=False, ensure_ascii=False, separators=(",", ":"), sort_keys=True
+    )
+    return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _items(

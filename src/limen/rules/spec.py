@@ -30,6 +30,7 @@ UNLIMITED = "unlimited"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ATTRIBUTE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _MAX_TEXT = 1_000
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _text(value: Any) -> str:
@@ -44,7 +45,7 @@ def _text(value: Any) -> str:
         raise ValueError("expected text, got nothing; an empty value counts as absent")
     if len(value) > MAX_PATTERN:
         raise ValueError(f"expected at most {MAX_PATTERN} characters, got {len(value)}")
-    return value
+    return _encodable(value)
 
 
 def _prose(value: Any) -> str:
@@ -52,7 +53,13 @@ def _prose(value: Any) -> str:
         raise ValueError(f"expected text, got {_kind(value)}")
     if len(value) > _MAX_TEXT:
         raise ValueError(f"expected at most {_MAX_TEXT} characters, got {len(value)}")
-    return value
+    return _encodable(value)
+
+
+def _encodable(text: str) -> str:
+    if _SURROGATE.search(text):
+        raise ValueError(f"half a character cannot be kept: {shown(text)}")
+    return text
 
 
 def _name(value: Any) -> str:

@@ -19,6 +19,7 @@ MAX_BYTES = 16 * 2**20
 _MAX_DEPTH = 32
 _MAX_VALUES = 2_000_000
 _WHOLE_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})", re.ASCII)
+_LINE_ENDS = re.compile("[\x85\u2028\u2029\ufeff]")
 _WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 Path = tuple[str | int, ...]
@@ -68,7 +69,19 @@ def read(text: str, *, is_json: bool = False) -> Text:
 
 def write(data: Any) -> str:
     """Write plain data as YAML that `read` reads back the same."""
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+    return yaml.dump(data, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=100)
+
+
+class _Writer(yaml.SafeDumper):
+    """Writes in quotes what ends a line for YAML, and for nobody else."""
+
+
+def _written(writer: _Writer, text: str) -> yaml.ScalarNode:
+    style = '"' if _LINE_ENDS.search(text) else None
+    return writer.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Writer.add_representer(str, _written)
 
 
 def _read_yaml(text: str) -> Text:
@@ -194,7 +207,10 @@ def _plain(text: str) -> Any:
 
 def _read_json(text: str) -> Text:
     try:
-        data = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
+        # A number with a point is text, as it is in YAML: then both say the same.
+        data = json.loads(
+            text, object_pairs_hook=_object, parse_float=str, parse_constant=_no_number
+        )
     except json.JSONDecodeError as error:
         raise _unreadable(f"this is not JSON: {error.msg}", error.lineno) from None
     except (RecursionError, ValueError) as error:

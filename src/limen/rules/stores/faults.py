@@ -19,6 +19,7 @@ from limen.rules.stores.address import Address
 NOT_PREPARED = (
     "there are no tables of limen yet; run `limen rules apply FILE`, or call `prepare()` once"
 )
+_NO_FILE = f"there is no such file; {NOT_PREPARED.partition('; ')[2]}"
 _GONE = (
     "the server went away in the middle; what was being changed is there as a whole or not at all: "
     "look at `limen rules history`"
@@ -52,13 +53,22 @@ _POSTGRESQL = {
 }
 
 
+class NotPrepared(StoreError):
+    """Say that there are no tables yet: `prepare` was never called there."""
+
+    def __init__(self, message: str = NOT_PREPARED) -> None:
+        super().__init__(message)
+
+
 @contextmanager
 def in_plain_words(address: Address) -> Iterator[None]:
     """Turn whatever a database can raise inside into a `StoreError`."""
     try:
         yield
     except _foreign() as error:
-        raise StoreError(f"rules at {address.shown}: {_reason(error, address)}") from error
+        reason = _reason(error, address)
+        kind = NotPrepared if reason in (NOT_PREPARED, _NO_FILE) else StoreError
+        raise kind(f"rules at {address.shown}: {reason}") from error
 
 
 def is_busy(error: BaseException) -> bool:
@@ -91,7 +101,7 @@ def _reason_of_sqlite(error: sqlite3.Error, address: Address) -> str:
     if "no such table" in str(error):
         return NOT_PREPARED
     if address.path is not None and not address.path.exists():
-        return f"there is no such file; {NOT_PREPARED.partition('; ')[2]}"
+        return _NO_FILE
     name = _sqlite_name(error)
     for known, reason in _SQLITE.items():
         if name.startswith(known):

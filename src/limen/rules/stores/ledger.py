@@ -15,14 +15,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from limen.errors import Conflict, InvalidInput, StoreError
 from limen.rules.diff import Change, changes
-from limen.rules.stores.faults import NOT_PREPARED
+from limen.rules.document import digest
+from limen.rules.stores.faults import NotPrepared
 from limen.rules.stores.records import (
     MAX_VERSION,
     Action,
     AuditRow,
     StoredRuleSet,
     chained,
-    digest_of,
     stamp,
     unstamped,
     valid_author,
@@ -62,7 +62,7 @@ async def state_of(connection: AsyncConnection, *, lock: bool = False) -> State:
     # SQLite has no such lock and needs none: there, the whole transaction is alone.
     row = (await connection.execute(query.with_for_update() if lock else query)).one_or_none()
     if row is None:
-        raise StoreError(NOT_PREPARED)
+        raise NotPrepared
     return State(row.latest or 0, row.active or 0, row.audit_id, row.audit_hash)
 
 
@@ -77,7 +77,7 @@ async def find(
         there_are = f"the newest is {state.latest}" if state.latest else "there are none yet"
         raise InvalidInput(f"there is no version {version} of the rules; {there_are}")
     found = _rule_set(row, state.active, json.loads(row.document))
-    if digest_of(found.document) != found.digest:
+    if digest(found.document) != found.digest:
         raise StoreError(f"version {version} of the rules is not what was saved: restore a backup")
     return found
 
@@ -164,7 +164,7 @@ class Ledger:
             insert(RULE_SETS).values(
                 version=version,
                 parent=parent or None,
-                digest=digest_of(document),
+                digest=digest(document),
                 author=what.author,
                 comment=what.comment,
                 created_at=stamp(what.at),

@@ -80,11 +80,6 @@ def copied(document: dict[str, Any]) -> dict[str, Any]:
     return copy
 
 
-def digest_of(document: Any) -> str:
-    """Return the SHA-256 of a document: the same for the same rules, in any order of keys."""
-    return hashlib.sha256(_dumped(document, sort_keys=True).encode()).hexdigest()
-
-
 def chained(previous: str, row: AuditRow) -> str:
     """Return the hash of a row, which covers its content and the hash of the row before it."""
     content = [
@@ -150,11 +145,5 @@ def _text(name: str, value: str, longest: int) -> str:
     return value
 
 
-def _dumped(value: Any, *, sort_keys: bool = False) -> str:
-    return json.dumps(
-        value,
-        allow_nan=False,
-        ensure_ascii=False,
-        separators=(",", ":"),
-        sort_keys=sort_keys,
-    )
+def _dumped(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))

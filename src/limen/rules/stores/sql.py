@@ -10,14 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from limen.errors import ConfigurationError, InvalidInput, shown
-from limen.rules.document import check
+from limen.rules.document import check, digest
 from limen.rules.stores import Snapshot
 from limen.rules.stores.address import missing, need_packages, parse
 from limen.rules.stores.records import (
     AuditRow,
     StoredRuleSet,
     copied,
-    digest_of,
     valid_version,
 )
 
@@ -139,7 +138,7 @@ class SqlStore:
             ledger.expect_latest(base)
             latest = ledger.state.latest
             found = await ledger.find(latest) if latest else None
-            if found is None or found.digest != digest_of(ours):
+            if found is None or found.digest != digest(ours):
                 found = await ledger.append(ours, what)
                 await ledger.record("save", found, what)
             if activate and ledger.state.active != found.version:

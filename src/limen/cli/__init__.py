@@ -1,38 +1,71 @@
 """The command `limen`: reads the arguments, and leaves the work to the modules it calls.
 
 typer and rich belong to the extra `cli`. Who installed the library alone has the command all the
-same, so nothing here imports them before `main` can say what is missing.
+same, so nothing here imports them before `main` can say what is missing. Rules need more packages
+still: their commands import them when they run.
 """
 
+import io
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 from limen import __version__
+from limen.errors import ConfigurationError, InvalidInput, LimenError
 
 if TYPE_CHECKING:
     from typer import Typer
 
+_NEEDED = {
+    ("rich", "typer"): "the command line needs typer and rich: pip install 'limen[cli]'",
+    ("pydantic", "yaml"): "rules need pydantic and PyYAML: pip install 'limen[cli,sql]'",
+    ("alembic", "sqlalchemy"): "rules in a database need SQLAlchemy: pip install 'limen[cli,sql]'",
+}
+
 
 def main() -> None:
-    """Run the command line. A mistake is one line on stderr and exit code 2."""
+    """Run the command line. A mistake is one line on stderr and exit code 2; a failure, 1."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A name that a terminal cannot show is no reason to fail.
+            stream.reconfigure(errors="backslashreplace")
     try:
-        app = build_app()
+        sys.exit(_run())
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("rich", "typer"):
-            raise
-        sys.exit("limen: the command line needs typer and rich: pip install 'limen[cli]'")
+        package = (error.name or "").partition(".")[0]
+        for packages, message in _NEEDED.items():
+            if package in packages:
+                sys.exit(f"limen: {message}")
+        raise
+    except BrokenPipeError:
+        # Whoever read has enough, as `head` does. Python would complain once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(1)
+
+
+def _run() -> int:
+    app = build_app()
 
     import typer
 
     # Of all the mistakes in typing a command, typer names only this one. Its parent is any of them.
     usage_error: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
     try:
-        sys.exit(app(prog_name="limen", standalone_mode=False))
+        return int(app(prog_name="limen", standalone_mode=False) or 0)
     except usage_error as error:
-        print(f"limen: {error.format_message()} (see limen --help)", file=sys.stderr)
-        sys.exit(2)
+        path = error.ctx.command_path if error.ctx is not None else "limen"
+        # Of these, `limen --help` does not tell enough.
+        where = path if path.startswith(("limen rules", "limen explain")) else "limen"
+        return _fail(f"{error.format_message()} (see {where} --help)", 2)
+    except LimenError as error:
+        return _fail(str(error), 2 if isinstance(error, ConfigurationError | InvalidInput) else 1)
     except typer.Abort:
-        sys.exit(130)
+        return 130
+
+
+def _fail(message: str, exit_code: int) -> int:
+    print(f"limen: {message}", file=sys.stderr)
+    return exit_code
 
 
 def build_app() -> "Typer":
@@ -40,7 +73,8 @@ def build_app() -> "Typer":
     import typer
 
     from limen import demo, doctor
-    from limen.errors import ConfigurationError
+    from limen.cli.explain import show_explanation
+    from limen.cli.rules import app as rules
 
     app = typer.Typer(
         pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
@@ -73,6 +107,11 @@ def build_app() -> "Typer":
             limen demo                  every algorithm under the same traffic
             limen demo --no-animation   the same as plain text, at once
             limen doctor URL            whether a store on Redis is fit for limits
+
+        And it keeps rules, which say who may do how much of what:
+
+            limen rules --help          write, check, apply and undo them
+            limen explain user=42       which rules a request meets, and what is left
         """
         if context.invoked_subcommand is None:
             print(context.get_help())
@@ -127,15 +166,13 @@ def build_app() -> "Typer":
         if url is None:
             print(context.get_help())
             return
-        try:
-            where, findings = doctor.examine(url, namespace)
-        except ConfigurationError as error:
-            print(f"limen: {error}", file=sys.stderr)
-            raise typer.Exit(2) from None
+        where, findings = doctor.examine(url, namespace)
         if as_json:
             print(doctor.as_json(findings))
         else:
             doctor.show(where, findings)
         raise typer.Exit(1 if doctor.has_failed(findings) else 0)
 
+    app.add_typer(rules, name="rules")
+    app.command("explain")(show_explanation)
     return app

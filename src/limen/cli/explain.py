@@ -1,0 +1,54 @@
+"""`limen explain`: what a user types. How it is asked and shown is in `account`."""
+
+from typing import Annotated
+
+import typer
+
+from limen.cli.options import WHERE, AsJson, Version, Where
+
+
+def show_explanation(  # noqa: PLR0913  # each is something a user may type
+    context: typer.Context,
+    attributes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", show_default=False, help="What the request has."),
+    ] = None,
+    cost: Annotated[int, typer.Option(min=0, help="What the request costs.")] = 1,
+    where: Where = WHERE,
+    version: Version = None,
+    store: Annotated[
+        str, typer.Option(metavar="URL", help="Where the counters are, as `limen doctor` takes it.")
+    ] = "memory://",
+    namespace: Annotated[
+        str, typer.Option(help="What the keys of the limiter begin with.")
+    ] = "limen",
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Also why each other rule does not apply.")
+    ] = False,
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", show_default="now", help="When the rules are asked."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say which rules a request meets and why, and what is left of each limit.
+
+    Nothing is counted. Without --store there are no counters to look at:
+    then it says what the first request of all would meet.
+
+        limen explain user=42 path=/search/a method=GET
+        limen explain user=42 path=/search/a --store redis://localhost:6379
+        limen explain ip=203.0.113.7 path=/login --all
+        limen explain user=42 --rules rules.yaml --at 2026-12-24T18:00Z
+    """
+    if not attributes:
+        print(context.get_help())
+        return
+    from limen.cli import account, told
+
+    asked = account.Question(attributes, cost, at, store, namespace)
+    answer = account.answer(asked, where, version)
+    if as_json:
+        told.show_json(answer)
+    else:
+        told.show(answer, show_all=show_all)

@@ -1,0 +1,160 @@
+"""Where rules live: a database or a file, opened for one command. Shows no password.
+
+Databases are asked through asyncio, and this is the one place where a loop runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+from msgspec import Struct
+
+from limen.cli import draw
+from limen.errors import ConfigurationError, InvalidRules, Problem, StoreError
+from limen.rules import RuleSet, load, parse, parse_text
+from limen.rules.stores import address
+
+if TYPE_CHECKING:
+    from limen.rules.stores.sql import SqlStore, StoredRuleSet
+
+T = TypeVar("T")
+
+STDIN = "-"
+NO_RULES = "there are no rules yet; run `limen rules apply FILE`"
+
+
+class Held(Struct, frozen=True):
+    """One rule set, and where it was found."""
+
+    label: str
+    """What messages call it: `version 3`, `rules.yaml`."""
+    document: dict[str, Any]
+    where: str
+    """The place without a password."""
+    version: int | None = None
+    """None for a file."""
+    active: bool = False
+    rules: RuleSet | None = None
+    """The rules themselves, where reading has made them already."""
+
+
+def is_file(where: str) -> bool:
+    """Return whether a place is a file of rules. Raises `ConfigurationError` for half an address.
+
+    What has no scheme and looks like a login is not repeated: a password may be in it.
+    """
+    if "://" in where:
+        return False
+    if "@" in where and not Path(where).exists():
+        address.parse(where)
+    return True
+
+
+def use(where: str, work: Callable[[SqlStore], Awaitable[T]]) -> T:
+    """Let `work` use the database at a place, and close it."""
+    if is_file(where):
+        raise ConfigurationError(
+            "a file keeps no versions; use --rules 'sqlite:///rules.db' or "
+            "'postgresql://user:password@host/database'"
+        )
+    from limen.rules.stores.sql import SqlStore
+
+    async def run() -> T:
+        store = SqlStore(where)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def held(where: str, version: int | None = None) -> Held:
+    """Return the active rules of a place, or another version of them. Raises `LimenError`."""
+    if not is_file(where):
+        return of_stored(use(where, lambda store: _find(store, version)), where)
+    if version is not None:
+        raise ConfigurationError(f"{where} is a file, and has no version {version}")
+    return of_file(where)
+
+
+def of_file(path: str) -> Held:
+    """Return what a file, or stdin, says. Complains and ends the command if it is not valid."""
+    rules = read_file(path)
+    return Held(name_of(path), dict(rules.document), path, rules=rules)
+
+
+def of_stored(stored: StoredRuleSet, where: str) -> Held:
+    """Return what a database keeps as what a command shows."""
+    label = f"version {stored.version}"
+    shown = address.parse(where).shown
+    return Held(label, stored.document or {}, shown, stored.version, stored.active)
+
+
+def rules_of(found: Held) -> RuleSet:
+    """Return the rules themselves. Complains and ends the command when they are not valid."""
+    if found.rules is not None:
+        return found.rules
+    try:
+        return parse(found.document, version=str(found.version or ""))
+    except InvalidRules as error:
+        raise refused(found.label, error) from None
+
+
+def read_file(path: str) -> RuleSet:
+    """Return the rules in a file, or on stdin. Complains and ends the command if not valid."""
+    try:
+        return parse_file(path)
+    except InvalidRules as error:
+        raise refused(name_of(path), error) from None
+
+
+def parse_file(path: str) -> RuleSet:
+    """Return the rules in a file, or on stdin. Raises `InvalidRules`, `ConfigurationError`."""
+    if path != STDIN:
+        return load(path)
+    raw = sys.stdin.buffer.read()
+    try:
+        return parse_text(raw.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        at = raw.count(b"\n", 0, error.start) + 1
+        raise InvalidRules([Problem("", "this is not text in UTF-8", at)]) from None
+
+
+def name_of(path: str) -> str:
+    """Return what messages call a file."""
+    return "stdin" if path == STDIN else path
+
+
+def problem_line(name: str, problem: Problem) -> str:
+    """Write a problem as compilers do: `rules.yaml:12: rules[2].limits: ...`."""
+    at = f"{name}:" if problem.line is None else f"{name}:{problem.line}:"
+    return f"{at} {problem.path}: {problem.message}" if problem.path else f"{at} {problem.message}"
+
+
+def refused(name: str, error: InvalidRules) -> typer.Exit:
+    """Complain of all that is wrong with rules; return how the command ends."""
+    for problem in error.problems:
+        draw.complain(problem_line(name, problem))
+    draw.complain(f"limen: {name} has {draw.counted(len(error.problems), 'error')}")
+    return typer.Exit(1)
+
+
+async def _find(store: SqlStore, version: int | None) -> StoredRuleSet:
+    if version is not None:
+        return await store.get(version)
+    found = await store.active()
+    if found is None:
+        latest = await store.latest()
+        if latest is None:
+            raise StoreError(NO_RULES)
+        raise StoreError(
+            f"no version is active; version {latest.version} is a draft: "
+            f"run `limen rules activate {latest.version}`, or add --version {latest.version}"
+        )
+    return found

@@ -1,0 +1,235 @@
+"""`limen rules`: what a user types and what the help says. The work is in `reading`, `changing`.
+
+Those need packages that not every installation has, so each command imports them when it runs.
+"""
+
+from typing import Annotated
+
+import typer
+
+from limen.cli.options import WHERE, AsJson, Author, Comment, Database, Rows, Version, Where
+
+app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
+
+
+@app.callback(invoke_without_command=True)
+def rules(context: typer.Context) -> None:
+    """Write, check, apply and undo rules.
+
+    Rules are YAML. This is a whole file:
+
+        rules:
+          - name: search-per-user
+            match: {path: /search/*}
+            key: user
+            limits: 100/minute
+
+    They live in a database, every version of them:
+
+        limen rules validate rules.yaml    all that is wrong with it, by line
+        limen rules apply rules.yaml       show what changes, and let it hold
+        limen rules history                who changed what
+        limen rules rollback 3             version 3 again, as a new version
+        limen explain user=42 path=/search/a
+
+    It is SQLite in ./.limen, unless --rules or LIMEN_RULES say otherwise.
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command("validate")
+def validate_files(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE", help="YAML or JSON; - is standard input.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Say everything that is wrong with files of rules.
+
+    One error a line, as FILE:LINE: PATH: MESSAGE. The exit code is 0 when
+    all files are valid and 1 when one is not.
+
+        limen rules validate rules.yaml
+        limen rules validate rules/*.yaml
+        limen rules export | limen rules validate -
+    """
+    from limen.cli import reading
+
+    raise typer.Exit(reading.validate(files, as_json))
+
+
+@app.command("apply")
+def apply_file(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="YAML or JSON; - is stdin.")],
+    where: Database = WHERE,
+    comment: Comment = "",
+    author: Author = None,
+    base: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            show_default="the newest",
+            help="The version the file was made from. Another newest one is a conflict.",
+        ),
+    ] = None,
+    draft: Annotated[bool, typer.Option("--draft", help="Save it, and activate nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Make the rules in a file those that hold.
+
+    Validates, shows what changes, asks if there is a terminal, then saves
+    a new version and activates it in one step. If somebody else saved one
+    meanwhile, nothing is written.
+
+        limen rules apply rules.yaml --comment "search is slower now"
+        limen rules apply rules.yaml --dry-run
+        limen rules apply rules.yaml --draft
+        limen rules apply rules.yaml --base 7 --yes
+    """
+    from limen.cli import changing
+
+    act = changing.Act(author, comment)
+    mode = changing.Mode(draft=draft, dry_run=dry_run, ask=not yes)
+    raise typer.Exit(changing.apply(file, where, act, base=base, mode=mode))
+
+
+@app.command("diff")
+def show_difference(
+    a: Annotated[
+        str | None, typer.Argument(metavar="A", show_default=False, help="A version or a file.")
+    ] = None,
+    b: Annotated[
+        str | None, typer.Argument(metavar="B", show_default=False, help="A version or a file.")
+    ] = None,
+    where: Where = WHERE,
+    as_json: AsJson = False,
+) -> None:
+    """Show what changes from A to B.
+
+    With A alone, what would change if A were active. With neither, what
+    would if the newest draft were. The exit code is 0 either way.
+
+        limen rules diff 3 5
+        limen rules diff rules.yaml
+        limen rules diff old.yaml new.yaml
+        limen rules diff
+    """
+    from limen.cli import reading
+
+    reading.diff(a, b, where, as_json)
+
+
+@app.command("show")
+def show_rules(
+    rule: Annotated[
+        str | None, typer.Argument(metavar="RULE", show_default=False, help="One rule, in full.")
+    ] = None,
+    where: Where = WHERE,
+    version: Version = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the rules that hold, or one of them in full.
+
+    limen rules show
+    limen rules show search-per-user
+    limen rules show --version 3
+    limen rules show --rules rules.yaml
+    """
+    from limen.cli import reading
+
+    reading.show(rule, where, version, as_json)
+
+
+@app.command("history")
+def show_history(where: Database = WHERE, limit: Rows = 20, as_json: AsJson = False) -> None:
+    """List the versions, newest first: who changed how much, and why.
+
+    The changes read +1 ~2 -0: one value added, two changed, none removed.
+
+        limen rules history
+        limen rules diff 3 4
+    """
+    from limen.cli import changing
+
+    changing.history(where, limit, as_json)
+
+
+@app.command("audit")
+def show_audit(where: Database = WHERE, limit: Rows = 20, as_json: AsJson = False) -> None:
+    """List who did what, and say whether anybody changed the books.
+
+    Each row holds a hash of the row before it and of the rules. The exit
+    code is 1 when the chain does not hold.
+    """
+    from limen.cli import changing
+
+    changing.audit(where, limit, as_json)
+
+
+@app.command("activate")
+def activate_version(
+    version: Annotated[int, typer.Argument(min=1, metavar="VERSION", help="Which one.")],
+    where: Database = WHERE,
+    comment: Comment = "",
+    author: Author = None,
+) -> None:
+    """Make a version the one that holds: a draft, or an old one.
+
+    limen rules activate 5
+    """
+    from limen.cli import changing
+
+    changing.activate(version, where, changing.Act(author, comment))
+
+
+@app.command("rollback")
+def roll_back(
+    version: Annotated[int, typer.Argument(min=1, metavar="VERSION", help="Which one.")],
+    where: Database = WHERE,
+    comment: Comment = "",
+    author: Author = None,
+) -> None:
+    """Save an old version as the newest one, and activate it.
+
+    So the history tells that it came back, and later edits start from it.
+
+        limen rules rollback 3 --comment "5 was too strict"
+    """
+    from limen.cli import changing
+
+    changing.rollback(version, where, changing.Act(author, comment))
+
+
+@app.command("export")
+def export_rules(
+    where: Where = WHERE,
+    version: Version = None,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", show_default="stdout", help="Where to."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the rules as a file that can be edited and applied again.
+
+    limen rules export > rules.yaml
+    limen rules export --version 3 --output old.yaml
+    limen rules export --json
+    """
+    from limen.cli import reading
+
+    reading.export(where, version, output, as_json)
+
+
+@app.command("schema")
+def print_schema() -> None:
+    """Print the JSON Schema of rules, for editors.
+
+    limen rules schema > rules.schema.json
+    """
+    from limen.cli import reading
+
+    reading.schema()
