@@ -19,6 +19,7 @@ from bench import (
     redis_store,
     redis_time,
     report,
+    rules,
     server,
 )
 from bench.harness import _TRIES, BenchError, Contestant, Target, measure, ratio, rotated
@@ -26,6 +27,7 @@ from bench.libraries import LIMEN, LIMITS, PEERS, PYRATE, THROTTLED, Instance, Q
 from bench.redis_libraries import HIT, HIT_AND_STATS, ONE, THREE, TOKENS
 
 from limen import Limit, model
+from limen.rules import parse
 from limen.testing import ManualClock
 
 ALGORITHMS = [algorithm for group in memory.GROUPS for name, algorithm in group if name == LIMEN]
@@ -364,6 +366,35 @@ def test_measures_everything_on_a_real_server(
     # The bytes do not depend on the machine.
     assert re.search(r"\| a minute \| 100 \| \*\*4\.\d\d\*\* \| .* \| met goal \|", tables)
     assert all(line.startswith("redis, ") for line in said)
+
+
+# rules
+
+
+@pytest.mark.parametrize("size", rules.SIZES[:3])
+def test_ten_rules_match_the_busy_request_and_none_the_idle_one(size: int) -> None:
+    found = parse(rules.document(size))
+    assert len(found.rules) == size
+    for facts, matching in ((rules.BUSY, rules.MATCHING), (rules.IDLE, 0)):
+        assert rules.one_by_one(found, facts) == matching
+        assert len(found.resolve(facts, 1, 0.0).checks) == matching
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "verdict"),
+    [(19.9, "19.9 µs**, at most 20 are promised: met minimum."), (20.04, "20.0 µs**, at most 20")],
+)
+def test_says_whether_resolving_keeps_its_promise(microseconds: float, verdict: str) -> None:
+    figures = dict.fromkeys(rules.SIZES, microseconds * 1_000)
+    table = rules.rules_table(figures, figures, figures)
+    assert verdict in table
+    assert table.endswith("MISSED." if microseconds > 20 else "met minimum.")
+    assert "| 10,000 | " in table
+
+
+def test_measures_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "SIZES", (10, 1_000))
+    assert re.search(r"^\| 1,000 \| [\d.]+ \| [\d.]+ \| [\d,.]+ \|$", rules.run(True, print), re.M)
 
 
 # report and command line

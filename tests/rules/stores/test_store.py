@@ -10,8 +10,8 @@ import pytest
 
 from limen.errors import Conflict, InvalidInput, InvalidRules, StoreError
 from limen.rules.diff import Change
+from limen.rules.document import digest
 from limen.rules.stores import RuleStore, Snapshot
-from limen.rules.stores.records import digest_of
 from limen.rules.stores.sql import SqlStore, StoredRuleSet
 from tests.rules.stores.acts import FIRST, SECOND, THIRD, execute, run, save, written
 from tests.rules.stores.work import document
@@ -35,7 +35,7 @@ def test_saved_rules_are_the_active_ones(store: SqlStore) -> None:
     assert run(store.active()) == run(store.latest()) == run(store.get(1)) == saved
     assert (saved.version, saved.parent, saved.active) == (1, 0, True)
     assert (saved.author, saved.comment) == ("ann", "the first")
-    assert saved.digest == digest_of(FIRST)
+    assert saved.digest == digest(FIRST)
     assert saved.changes == [Change("added", "rules.a", None, FIRST["rules"][0])]
     assert timedelta() <= datetime.now(UTC) - saved.created_at < timedelta(minutes=1)
 
