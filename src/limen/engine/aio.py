@@ -70,7 +70,7 @@ class AsyncEngine:
         rules, now = self._rules, self._clock.time_ns() / 1e9
         found = rules.resolve(attributes, valid_cost(cost), now, slots=True)
         slot = self._limiter.hold(*found.checks) if found.checks and not found.refused else None
-        return AsyncRuleSlot(rules, found, now, slot)
+        return AsyncRuleSlot(rules, found, self._clock, slot)
 
     async def refund(self, verdict: Verdict) -> bool:
         """Give back what a verdict charged and is still counted; return whether there was any."""
@@ -90,13 +90,13 @@ class AsyncRuleSlot:
     """What a request holds while it runs, under all rules that match it."""
 
     def __init__(
-        self, rules: RuleSet, found: Resolution, now: float, slot: AsyncSlot | None
+        self, rules: RuleSet, found: Resolution, clock: Clock, slot: AsyncSlot | None
     ) -> None:
         self.verdict: Verdict | None = None
         """The answer to the last `acquire`."""
         self._rules = rules
         self._found = found
-        self._now = now
+        self._clock = clock
         self._slot = slot
 
     @property
@@ -137,7 +137,7 @@ class AsyncRuleSlot:
             await self._slot.__aexit__(kind, error, traceback)
 
     def _judge(self, decision: Decision | None) -> Verdict:
-        self.verdict = verdict_of(self._rules, self._found, decision, self._now)
+        self.verdict = verdict_of(self._rules, self._found, decision, self._clock.time_ns() / 1e9)
         return self.verdict
 
     def _admit(self, verdict: Verdict) -> None:

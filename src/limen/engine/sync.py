@@ -68,7 +68,7 @@ class Engine:
         rules, now = self._rules, self._clock.time_ns() / 1e9
         found = rules.resolve(attributes, valid_cost(cost), now, slots=True)
         slot = self._limiter.hold(*found.checks) if found.checks and not found.refused else None
-        return RuleSlot(rules, found, now, slot)
+        return RuleSlot(rules, found, self._clock, slot)
 
     def refund(self, verdict: Verdict) -> bool:
         """Give back what a verdict charged and is still counted; return whether there was any."""
@@ -88,12 +88,12 @@ class Engine:
 class RuleSlot:
     """What a request holds while it runs, under all rules that match it."""
 
-    def __init__(self, rules: RuleSet, found: Resolution, now: float, slot: Slot | None) -> None:
+    def __init__(self, rules: RuleSet, found: Resolution, clock: Clock, slot: Slot | None) -> None:
         self.verdict: Verdict | None = None
         """The answer to the last `acquire`."""
         self._rules = rules
         self._found = found
-        self._now = now
+        self._clock = clock
         self._slot = slot
 
     @property
@@ -134,7 +134,7 @@ class RuleSlot:
             self._slot.__exit__(kind, error, traceback)
 
     def _judge(self, decision: Decision | None) -> Verdict:
-        self.verdict = verdict_of(self._rules, self._found, decision, self._now)
+        self.verdict = verdict_of(self._rules, self._found, decision, self._clock.time_ns() / 1e9)
         return self.verdict
 
     def _admit(self, verdict: Verdict) -> None:

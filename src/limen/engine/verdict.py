@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from limen.errors import InvalidInput, LimenError, shown
+from limen.errors import LimenError
 from limen.model import (
     UNCHARGED,
     Check,
@@ -80,6 +80,8 @@ class Verdict(Struct, frozen=True):
     """Rules that match and were not applied: they need a slot, or come after 100 limits."""
     applied: tuple[Applied, ...]
     """The rules that apply, as they stand in the rule set. `parts` tells what each said."""
+    now: float = 0.0
+    """When it was decided, in seconds since 1970."""
 
     @property
     def binding(self) -> Decision | None:
@@ -129,8 +131,7 @@ class Verdict(Struct, frozen=True):
             if of_rule:
                 found.extend(_part(applied, part, n + 1) for n, part in enumerate(of_rule))
             else:
-                retry_after = self.retry_after if applied.rule.name == self.rule else None
-                found.append(_part_without_limit(applied, retry_after))
+                found.append(_part_without_limit(applied, self.now))
         return tuple(found)
 
     def __bool__(self) -> bool:
@@ -178,6 +179,7 @@ def verdict_of(rules: RuleSet, found: Resolution, decision: Decision | None, now
         tuple(found.exempt),
         tuple(found.not_applicable),
         tuple(applied),
+        now,
     )
 
 
@@ -190,10 +192,6 @@ def corrections(verdict: Verdict, actual: int | Mapping[str, int]) -> list[tuple
     costs: Mapping[str | None, int]
     if isinstance(actual, Mapping):
         costs = {name: valid_cost(cost, f"the cost {name!r}") for name, cost in actual.items()}
-        known = {applied.rule.cost for applied in verdict.applied}
-        unknown = [name for name in costs if name not in known]
-        if unknown:
-            raise InvalidInput(f"no rule here takes its cost from {shown(unknown[0])}")
     else:
         costs = {None: valid_cost(actual, "actual_cost")}
     charged: dict[int, list[tuple[Check, int]]] = {}
@@ -246,10 +244,11 @@ def _part(applied: Applied, part: Decision, number: int) -> Part:
     )
 
 
-def _part_without_limit(applied: Applied, retry_after: float | None) -> Part:
+def _part_without_limit(applied: Applied, now: float) -> Part:
     rule, allowance = applied.rule, applied.allowance
-    if applied.refusal is None:
-        retry_after = 0.0
+    retry_after: float | None = 0.0
+    if applied.refusal is not None:
+        retry_after = None if _ends(applied) == math.inf else _ends(applied) - now
     blocks = applied.refusal == "blocked" and applied.enforce
     return Part(
         rule=rule.name,

@@ -6,9 +6,9 @@ What no single field can know is checked here, and noted with its path.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
-from itertools import groupby
+from decimal import Decimal
 
 from limen.errors import InvalidInput, InvalidLimit
 from limen.model import Concurrency, Limit, grammar
@@ -28,6 +28,9 @@ from limen.rules.rule import (
 from limen.rules.text import Path
 
 _MAX_ROLLING = 10_000
+_MAX_LIMITS = 100
+_MAX_ATTRIBUTES = 32
+_MAX_HINTS = 10
 
 
 class Compiler:
@@ -35,6 +38,7 @@ class Compiler:
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
+        self._hints = 0
 
     def rule(self, of: spec.RuleSpec, path: Path, *, is_whole: bool = True) -> Rule:
         """Return the rule. It is good for nothing if a problem was noted.
@@ -74,11 +78,13 @@ class Compiler:
             circles=(slices.purpose("enforce", of.name), slices.purpose("variant", of.name)),
         )
 
-    def exemption(self, of: spec.ExemptionSpec, rules: Sequence[str], path: Path) -> Exemption:
+    def exemption(self, of: spec.ExemptionSpec, rules: Collection[str], path: Path) -> Exemption:
         """Return the exemption. It is good for nothing if a problem was noted."""
         for number, name in enumerate(of.rules or ()):
             if name not in rules:
-                hint = did_you_mean(name, rules)
+                # To look for near names among thousands takes a while, each time.
+                self._hints += 1
+                hint = did_you_mean(name, rules) if self._hints <= _MAX_HINTS else ""
                 self._findings.add((*path, "rules", number), f"there is no rule {name!r}{hint}")
         return Exemption(
             name=of.name,
@@ -136,8 +142,12 @@ class Compiler:
             tiers, tiers_path = rule.tiers, home
         forced = None if of is rule else of.algorithm
 
+        def inherits(at: Path) -> Path | None:
+            """Return what is to blame for limits that the rule itself can hold."""
+            return (*path, "algorithm") if forced and at[: len(path)] != path else None
+
         def allow(texts: list[str] | None, at: Path, tier: str | None) -> Allowance:
-            found = self._limits(texts or [], rule, forced, at)
+            found = self._limits(texts or [], rule, forced, at, inherits(at))
             return Allowance(found, tier, variant)
 
         own = allow(limits, (*where, "limits"), None)
@@ -155,7 +165,12 @@ class Compiler:
         )
 
     def _limits(
-        self, texts: Sequence[str], rule: spec.RuleSpec, forced: str | None, path: Path
+        self,
+        texts: Sequence[str],
+        rule: spec.RuleSpec,
+        forced: str | None,
+        path: Path,
+        blamed: Path | None = None,
     ) -> tuple[Limit, ...]:
         """Read limits. Each counts under the rule's name; those that would share, by a number too.
 
@@ -168,7 +183,14 @@ class Compiler:
                 for terms in grammar.parse(text):
                     found.append(_limit(terms, rule, forced, found))
             except InvalidLimit as error:
-                self._findings.add((*path, number), str(error))
+                if blamed is None:
+                    self._findings.add((*path, number), str(error))
+                elif not self._findings.has((*path, number)):
+                    self._findings.add(blamed, str(error))
+        if len(found) > _MAX_LIMITS and blamed is None:
+            self._findings.add(
+                path, f"at most {_MAX_LIMITS} limits fit on one request, got {len(found)}"
+            )
         return tuple(found)
 
     def _concurrency(self, of: spec.RuleSpec, path: Path) -> Concurrency | None:
@@ -181,7 +203,7 @@ class Compiler:
             return None
 
     def _variants(self, of: spec.RuleSpec, path: Path) -> tuple[tuple[int, Allowances], ...]:
-        found, names, percent = [], set(), 0.0
+        found, names, percent = [], set(), Decimal(0)
         for number, variant in enumerate(of.variants):
             at = (*path, "variants", number)
             name = variant.name or f"v{number + 1}"
@@ -195,8 +217,8 @@ class Compiler:
                     (*at, "limits"),
                     "the rule has tiers: give the variant its own tiers instead",
                 )
-            percent += variant.percent
-            found.append((slices.share(percent), self._allowances(variant, of, at, name)))
+            percent += Decimal(str(variant.percent))
+            found.append((slices.share(float(percent)), self._allowances(variant, of, at, name)))
         if percent > 100:
             self._findings.add(
                 (*path, "variants"),
@@ -222,20 +244,16 @@ class Compiler:
             span = self._span(override.starts, override.ends, at)
             values = values_of(names, override.key)
             found.append((names, values, Override(Allowance(limits, is_override=True), span)))
-        found.sort(key=lambda item: (-len(item[0]), item[0], item[1]))
-        return tuple(
-            (
-                names,
-                {
-                    values: tuple(override for _, _, override in same)
-                    for values, same in groupby(group, key=lambda item: item[1])
-                },
-            )
-            for names, group in groupby(found, key=lambda item: item[0])
-        )
+        tables: dict[tuple[str, ...], dict[tuple[str, ...], tuple[Override, ...]]] = {}
+        for names, values, each in found:
+            table = tables.setdefault(names, {})
+            table[values] = (*table.get(values, ()), each)
+        return tuple(sorted(tables.items(), key=lambda item: -len(item[0])))
 
     def _conditions(self, match: spec.Match, path: Path) -> dict[str, Condition]:
         found = {}
+        if len(match) > _MAX_ATTRIBUTES:
+            self._findings.add(path, f"at most {_MAX_ATTRIBUTES} attributes fit, got {len(match)}")
         for name, of in match.items():
             try:
                 found[name] = Condition(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
@@ -47,7 +48,7 @@ def parse(document: Any, *, version: str = "", lines: Lines | None = None) -> Ru
         compiler.rule(spec, path, is_whole=is_whole)
         for path, spec, is_whole in _items(document, "rules", RuleSpec, findings)
     ]
-    names = [str(raw.get("name")) for raw in _mappings(document.get("rules"))]
+    names = dict.fromkeys(str(raw.get("name")) for raw in _mappings(document.get("rules")))
     exemptions = [
         compiler.exemption(spec, names, path)
         for path, spec, _ in _items(document, "exemptions", ExemptionSpec, findings)
@@ -55,7 +56,7 @@ def parse(document: Any, *, version: str = "", lines: Lines | None = None) -> Ru
     for field in ("rules", "exemptions"):
         _check_names(document.get(field), field, findings)
     findings.raise_if_any()
-    return RuleSet(rules, exemptions, version=version, document=document)
+    return RuleSet(rules, exemptions, version=version, document=deepcopy(document))
 
 
 def parse_text(text: str, *, version: str = "", is_json: bool = False) -> RuleSet:
@@ -131,6 +132,8 @@ def _check_names(items: object, field: str, findings: Findings) -> None:
     first: dict[object, int] = {}
     for number, raw in enumerate(items if isinstance(items, list) else []):
         name = raw.get("name") if isinstance(raw, Mapping) else None
+        if type(name) is int:
+            name = str(name)
         if isinstance(name, str) and name in first:
             findings.add(
                 (field, number, "name"), f"{name!r} is the name of {field}[{first[name]}] too"

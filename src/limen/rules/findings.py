@@ -33,6 +33,9 @@ _SYNONYMS = {
 }
 
 
+_LONGEST_STEP = 80
+
+
 class Findings:
     """Collects problems of one document."""
 
@@ -40,6 +43,7 @@ class Findings:
         self._document = document
         self._lines = lines
         self._problems: list[Problem] = []
+        self._places: set[Path] = set()
 
     def __len__(self) -> int:
         return len(self._problems)
@@ -48,7 +52,12 @@ class Findings:
         """Note what is wrong at a path."""
         path = self._real(path)
         line = self._lines(path) if self._lines else None
+        self._places.add(path)
         self._problems.append(Problem(path_text(path), message, line))
+
+    def has(self, path: Path) -> bool:
+        """Return whether anything was noted at a path."""
+        return self._real(path) in self._places
 
     def add_errors(self, path: Path, error: ValidationError, model: type[BaseModel]) -> None:
         """Note all that a model found wrong with what stands at a path."""
@@ -77,9 +86,8 @@ class Findings:
         found: list[str | int] = []
         here = self._document
         for number, step in enumerate(path):
-            inside = _inside(here)
-            if step in inside:
-                here = inside[step]
+            if _has(here, step):
+                here = here[step]  # type: ignore[index]  # it has it
             elif number < len(path) - 1 or not isinstance(here, Mapping) or step == "is":
                 continue
             found.append(step)
@@ -93,7 +101,8 @@ def path_text(path: Path) -> str:
         if isinstance(step, int):
             text += f"[{step}]"
         else:
-            text += f".{step}" if text else step
+            word = step if step.isprintable() and len(step) <= _LONGEST_STEP else shown(step)
+            text += f".{word}" if text else word
     return text
 
 
@@ -110,6 +119,8 @@ def got(value: object) -> str:
 
 def unknown_field(name: object, fields: Iterable[str]) -> str:
     """Say that there is no such field, and which there are."""
+    if name == "<<":
+        return "merge keys are not read; write the fields themselves"
     fields = list(fields)
     meant = _SYNONYMS.get(str(name).lower())
     hint = f" (did you mean '{meant}'?)" if meant in fields else did_you_mean(name, fields)
@@ -117,11 +128,11 @@ def unknown_field(name: object, fields: Iterable[str]) -> str:
     return f"unknown field {shown(name)}{hint}"
 
 
-def _inside(value: object) -> Mapping[str | int, object]:
-    """Return what a value holds, by the steps that lead there."""
+def _has(value: object, step: str | int) -> bool:
+    """Return whether a step leads into a value."""
     if isinstance(value, list):
-        return dict(enumerate(value))
-    return value if isinstance(value, Mapping) else {}
+        return isinstance(step, int) and 0 <= step < len(value)
+    return isinstance(value, Mapping) and step in value
 
 
 def _fields_at(model: type[BaseModel], path: Path) -> list[str]:

@@ -17,18 +17,20 @@ from limen.rules.match import Condition, read_address
 
 Conditions = Mapping[str, Condition]
 Facts = Mapping[str, str]
-_Entry = tuple[int, dict[str, Condition], Conditions]
-"""A rule's number, what is yet to be sorted by, and what is yet to be tested."""
+_Entry = tuple[int, dict[str, Condition], Conditions, int]
+"""A rule's number, what is yet to be sorted by, what is yet to be tested, and in how many places
+it stands."""
 
 _FEW = 4
-_MAX_EXPANDED = 10_000
+_MAX_EXPANDED = 1_000
+_MAX_PLACES = 100
 
 
 class Index:
     """Finds the numbers of the rules whose conditions a request fulfils."""
 
     def __init__(self, rules: Iterable[Conditions]) -> None:
-        entries = [(number, dict(rule), rule) for number, rule in enumerate(rules)]
+        entries = [(number, dict(rule), rule, 1) for number, rule in enumerate(rules)]
         self._root = _Node(entries)
 
     def find(self, facts: Facts) -> list[int]:
@@ -65,7 +67,7 @@ class _Node:
             rest = self._sort_by_text(rest, self._beginnings, _beginnings)
             rest = self._sort_by_text(rest, self._endings, _endings)
             rest = self._sort_by_networks(rest)
-        self.tested = [(number, tuple(tests.items())) for number, _, tests in rest]
+        self.tested = [(number, tuple(tests.items())) for number, _, tests, _ in rest]
         self.branches = len(rest) < len(entries)
 
     def follow(self, facts: Facts, nodes: list[_Node]) -> None:
@@ -98,8 +100,8 @@ class _Node:
         rest: list[_Entry] = []
         shapes: dict[tuple[str, ...], dict[object, list[_Entry]]] = {}
         for entry in entries:
-            number, sortable, tests = entry
-            exact = _exact_values(sortable)
+            number, sortable, tests, places = entry
+            exact = _exact_values(sortable, places)
             if not exact:
                 rest.append(entry)
                 continue
@@ -108,9 +110,10 @@ class _Node:
             left = {name: sortable[name] for name in sortable if name not in exact}
             tests = {name: tests[name] for name in tests if name not in exact}
             table = shapes.setdefault(names, {})
+            grown = places * prod(map(len, exact.values()))
             for values in product(*exact.values()):
                 place: object = values[0] if len(names) == 1 else values
-                table.setdefault(place, []).append((number, left, tests))
+                table.setdefault(place, []).append((number, left, tests, grown))
         self._exact = [
             (names[0] if len(names) == 1 else names, _nodes(table))
             for names, table in shapes.items()
@@ -123,11 +126,13 @@ class _Node:
         rest: list[_Entry] = []
         tables: dict[str, dict[object, list[_Entry]]] = {}
         for entry in entries:
-            number, sortable, tests = entry
+            number, sortable, tests, places = entry
             found = {name: texts(condition) for name, condition in sortable.items()}
             # The attribute whose shortest text is longest tells most.
             name = max(found, key=lambda name: min(map(len, found[name]), default=0), default="")
-            if not name or not found[name] or "" in found[name]:
+            grown = places * len(set(found.get(name, ())))
+            too_many = places > 1 and grown > _MAX_PLACES
+            if not name or not found[name] or "" in found[name] or too_many:
                 rest.append(entry)
                 continue
             left = {other: sortable[other] for other in sortable if other != name}
@@ -135,7 +140,7 @@ class _Node:
                 tests = {other: tests[other] for other in tests if other != name}
             table = tables.setdefault(name, {})
             for text in set(found[name]):
-                table.setdefault(text, []).append((number, left, tests))
+                table.setdefault(text, []).append((number, left, tests, grown))
         into.extend((name, _Prefixes(_nodes(table))) for name, table in tables.items())
         return rest
 
@@ -143,7 +148,7 @@ class _Node:
         rest: list[_Entry] = []
         found: dict[str, dict[tuple[int, int], dict[object, list[_Entry]]]] = {}
         for entry in entries:
-            number, sortable, tests = entry
+            number, sortable, tests, places = entry
             networks = {
                 name: of.is_.networks
                 for name, of in sortable.items()
@@ -160,7 +165,9 @@ class _Node:
             for length, starts in of.tables.items():
                 for start in starts:
                     table = tables.setdefault(length, {})
-                    table.setdefault(start, []).append((number, left, tests))
+                    table.setdefault(start, []).append(
+                        (number, left, tests, places * len(of.texts))
+                    )
         self._networks = [
             (name, {length: _nodes(table) for length, table in tables.items()})  # type: ignore[misc]  # its places are numbers
             for name, tables in found.items()
@@ -201,14 +208,14 @@ def _nodes(table: Mapping[object, Sequence[_Entry]]) -> dict[object, _Node]:
     return {place: _Node(entries) for place, entries in table.items()}
 
 
-def _exact_values(conditions: Conditions) -> dict[str, frozenset[str]]:
+def _exact_values(conditions: Conditions, places: int) -> dict[str, frozenset[str]]:
     """Return the attributes that must be one of few exact values: as many as can be expanded."""
     found = {
         name: of.is_.exact
         for name, of in sorted(conditions.items())
         if of.is_ and not of.is_.globs and not of.is_.networks and not of.not_
     }
-    while found and prod(map(len, found.values())) > _MAX_EXPANDED:
+    while len(found) > (places == 1) and places * prod(map(len, found.values())) > _MAX_EXPANDED:
         del found[max(found, key=lambda name: len(found[name]))]
     return found
 

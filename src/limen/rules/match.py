@@ -143,14 +143,17 @@ class Condition:
         return " and ".join(words)
 
 
-@lru_cache(maxsize=8_192)
 def read_address(text: str) -> tuple[int, int] | None:
     """Return the version of an address and the address as a number; None for any other text.
 
     An IPv4 address that is written as IPv6 is an IPv4 address.
     """
-    if len(text) > _LONGEST_ADDRESS:
-        return None
+    # Not remembered: whoever sends long texts must not fill the memory with them.
+    return None if len(text) > _LONGEST_ADDRESS else _read_address(text)
+
+
+@lru_cache(maxsize=8_192)
+def _read_address(text: str) -> tuple[int, int] | None:
     try:
         address = ip_address(text)
     except ValueError:
@@ -160,9 +163,13 @@ def read_address(text: str) -> tuple[int, int] | None:
     return address.version, int(address)
 
 
-@lru_cache(maxsize=8_192)
 def canonical(text: str) -> str:
     """Return the one spelling of an address; any other text as it is."""
+    return text if len(text) > _LONGEST_ADDRESS else _canonical(text)
+
+
+@lru_cache(maxsize=8_192)
+def _canonical(text: str) -> str:
     address = read_address(text)
     if address is None:
         return text
@@ -173,9 +180,14 @@ def canonical(text: str) -> str:
 def read_network(text: str) -> IPv4Network | IPv6Network:
     """Read `10.0.0.0/8`, or a single address. Raises `InvalidInput` with what to write instead."""
     try:
-        return ip_network(text)
+        found = ip_network(text)
     except ValueError:
         pass
+    else:
+        mapped = _mapped(found)
+        if mapped is not None:
+            raise InvalidInput(f"{shown(text)} is IPv4 written as IPv6; did you mean '{mapped}'?")
+        return found
     try:
         loose = ip_network(text, strict=False)
     except ValueError:
@@ -183,6 +195,14 @@ def read_network(text: str) -> IPv4Network | IPv6Network:
             f"expected an address or a network such as '10.0.0.0/8', got {shown(text)}"
         ) from None
     raise InvalidInput(f"{shown(text)} is an address within a network; did you mean '{loose}'?")
+
+
+def _mapped(network: IPv4Network | IPv6Network) -> IPv4Network | None:
+    """Return the IPv4 network that an IPv6 one stands for; its addresses come as IPv4."""
+    if network.version == 4 or network.prefixlen < 96:
+        return None
+    first = network.network_address.ipv4_mapped
+    return None if first is None else IPv4Network((int(first), network.prefixlen - 96))
 
 
 def _literal(text: str) -> str:

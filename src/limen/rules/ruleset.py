@@ -68,7 +68,14 @@ class Resolution:
             return
         allowance = rule.allowance(self._facts, key, self._now)
         checks = len(allowance.limits) + (rule.concurrency is not None)
-        cost = rule.cost_of(self._facts, self._cost) if allowance.limits else 0
+        try:
+            cost = rule.cost_of(self._facts, self._cost) if allowance.limits else 0
+        except InvalidInput:
+            if enforce:
+                raise
+            # A shadow has no say, not even this one.
+            self.not_applicable.append(rule.name)
+            return
         self._check(Applied(rule, allowance, enforce, checks), key, cost)
 
     def apply_plain(self, applied: Applied) -> None:
@@ -177,11 +184,18 @@ def _facts(attributes: Mapping[str, str]) -> Mapping[str, str]:
         raise InvalidInput(f"attributes must be a mapping of text to text, got {shown(attributes)}")
     values = attributes.values()
     for value in values:
-        if type(value) is not str and not isinstance(value, str):
-            raise InvalidInput(_not_text(attributes))
+        if type(value) is not str:
+            return _texts(attributes)
     if "" in values:
         return {name: value for name, value in attributes.items() if value}
     return attributes
+
+
+def _texts(attributes: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the texts themselves: a subclass may print as something else, as an Enum does."""
+    if not all(isinstance(value, str) for value in attributes.values()):
+        raise InvalidInput(_not_text(attributes))
+    return {name: str.__str__(value) for name, value in attributes.items() if value}
 
 
 def _not_text(attributes: Mapping[str, object]) -> str:

@@ -122,7 +122,7 @@ def _percent(value: Any) -> float:
     """Read a number, also one written as text: YAML's `12.5` is text here."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not 0 <= number <= 100:  # what is not a number is neither
         raise ValueError(f"expected a number from 0 to 100, got {shown(value)}")

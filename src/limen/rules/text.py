@@ -18,6 +18,9 @@ from limen.errors import InvalidRules, Problem, shown
 MAX_BYTES = 16 * 2**20
 _MAX_DEPTH = 32
 _MAX_VALUES = 2_000_000
+_MAX_DIRECTIVES = 16
+_LETTERS = 64
+"""How many letters count as one value, so that aliases of long texts are no way around."""
 _WHOLE_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})", re.ASCII)
 _LINE_ENDS = re.compile("[\x85\u2028\u2029\ufeff]")
 _WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
@@ -52,16 +55,27 @@ class _Mark:
 
     __slots__ = ("line", "size", "within")
 
-    def __init__(self, line: int) -> None:
+    def __init__(
+        self, line: int, size: int = 1, within: dict[str | int, _Mark] | None = None
+    ) -> None:
         self.line = line
-        self.size = 1
-        self.within: dict[str | int, _Mark] = {}
+        self.size = size
+        self.within: dict[str | int, _Mark] = {} if within is None else within
+
+    def at(self, line: int) -> _Mark:
+        """Return the same, standing in another line: where a name or an alias stands."""
+        return _Mark(line, self.size, self.within)
 
 
 def read(text: str, *, is_json: bool = False) -> Text:
     """Read YAML, or JSON. Raises `InvalidRules` with the line when it cannot be read."""
     if len(text) > MAX_BYTES:
         raise _unreadable(f"at most {MAX_BYTES:,} characters fit, got {len(text):,}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        line = text.count("\n", 0, error.start) + 1
+        raise _unreadable(f"{shown(text[error.start])} is half a letter", line) from None
     if is_json:
         return _read_json(text)
     return _read_yaml(text)
@@ -85,6 +99,9 @@ _Writer.add_representer(str, _written)
 
 
 def _read_yaml(text: str) -> Text:
+    if text.count("%TAG") > _MAX_DIRECTIVES and text.startswith("%"):
+        # Its reader compares each with all before it.
+        raise _unreadable("tags are not read, and need no %TAG", 1)
     reader = _Reader()
     try:
         for event in yaml.parse(text, Loader=yaml.CBaseLoader):
@@ -98,6 +115,10 @@ def _read_yaml(text: str) -> Text:
             f"this is not YAML: {error.problem or error.context}{hint}",
             mark.line + 1 if mark else None,
         ) from None
+    except yaml.reader.ReaderError as error:
+        place = text.find(chr(error.character)) if isinstance(error.character, int) else -1
+        line = text.count("\n", 0, place) + 1 if place >= 0 else None
+        raise _unreadable(f"this is not YAML: {str(error).splitlines()[0]}", line) from None
     except yaml.YAMLError as error:
         raise _unreadable(f"this is not YAML: {str(error).splitlines()[0]}") from None
     return Text(reader.data, reader.mark)
@@ -130,12 +151,15 @@ class _Reader:
         elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
             value, mark, anchor = self._open.pop()
             self._key = self._keys.pop()
+            # What is in it was counted when it was placed.
+            self._values -= mark.size - 1
             self._place(value, mark, anchor)
         elif isinstance(event, yaml.AliasEvent):
             found = self._anchors.get(str(event.anchor))
             if found is None:
                 raise _unreadable(f"the anchor *{event.anchor} is not defined above", line)
-            self._place(*found, None)
+            value, mark = found
+            self._place(value, mark.at(line), None)
         elif isinstance(event, yaml.DocumentStartEvent) and self.mark is not None:
             raise _unreadable("expected one document, got a second after '---'", line)
 
@@ -154,7 +178,7 @@ class _Reader:
         value = event.value
         if not event.style and event.tag is None:
             value = _plain(value)
-        self._place(value, _Mark(line), event.anchor)
+        self._place(value, _Mark(line, 1 + len(event.value) // _LETTERS), event.anchor)
 
     def _name(self, name: str, line: int) -> None:
         values, mark, _ = self._open[-1]
@@ -191,9 +215,7 @@ class _Reader:
         if self._key is None:
             raise _unreadable("a key must be text, got an alias", mark.line)
         name, line = self._key
-        if value is None or isinstance(value, str | int):
-            mark = _Mark(line)
-        parent_mark.within[name] = mark
+        parent_mark.within[name] = mark.at(line)
         parent[name] = value
         self._key = None
 
@@ -215,8 +237,13 @@ def _read_json(text: str) -> Text:
         raise _unreadable(f"this is not JSON: {error.msg}", error.lineno) from None
     except (RecursionError, ValueError) as error:
         if isinstance(error, InvalidRules):
+            _read_yaml(text)  # which knows the line
             raise
         raise _unreadable("nested too deep, or a number too long, to be held") from None
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise _unreadable(f"{shown(error.object[error.start])} is half a letter") from None
     try:
         # JSON is YAML, nearly always; and only YAML's reader tells the lines.
         return Text(data, _read_yaml(text)._marks)
