@@ -1,237 +1,40 @@
-"""The language of rules: every field, what it takes, and what it means. Knows no request.
+"""The language of rules: every field, and what it means. Knows no request.
 
 These models are read from a document, turned into a `RuleSet` by `limen.rules.document`, and
-published as JSON Schema. A field takes what people write (`limits: 100/minute` as well as a list),
-and a wrong value is answered by what would have been right.
+published as JSON Schema. A field takes what people write, `limits: 100/minute` as well as a list.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import re
-from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.json_schema import GenerateJsonSchema
 
-from limen.errors import shown
-from limen.model import MAX_COST, grammar
 from limen.model.decision import OnError
 from limen.model.grammar import AlgorithmName
-from limen.rules.match import ADDRESS, MAX_PATTERN, Values
+from limen.rules.fields import (
+    Attribute,
+    Cost,
+    Duration,
+    Flag,
+    Key,
+    Limits,
+    LimitsOrNone,
+    Moment,
+    Name,
+    Percent,
+    Prose,
+    Slots,
+    Text,
+    Texts,
+)
+from limen.rules.match import ADDRESS, Values
 
 Mode = Literal["enforce", "shadow", "off", "block"]
 Missing = Literal["skip", "deny"]
-UNLIMITED = "unlimited"
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_ATTRIBUTE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-_MAX_TEXT = 1_000
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def _text(value: Any) -> str:
-    """Return a value as the text that a request would bring."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if not isinstance(value, str):
-        raise ValueError(f"expected text, got {_kind(value)}")
-    if not value:
-        raise ValueError("expected text, got nothing; an empty value counts as absent")
-    if len(value) > MAX_PATTERN:
-        raise ValueError(f"expected at most {MAX_PATTERN} characters, got {len(value)}")
-    return _encodable(value)
-
-
-def _prose(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"expected text, got {_kind(value)}")
-    if len(value) > _MAX_TEXT:
-        raise ValueError(f"expected at most {_MAX_TEXT} characters, got {len(value)}")
-    return _encodable(value)
-
-
-def _encodable(text: str) -> str:
-    if _SURROGATE.search(text):
-        raise ValueError(f"half a character cannot be kept: {shown(text)}")
-    return text
-
-
-def _name(value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise ValueError(
-            f"a name has 1 to 64 letters, digits, '.', '_' or '-', and begins with a letter or "
-            f"digit; got {shown(value)}"
-        )
-    return value
-
-
-def _attribute(value: Any) -> str:
-    if not isinstance(value, str) or not _ATTRIBUTE.fullmatch(value):
-        raise ValueError(
-            "an attribute's name has 1 to 64 letters, digits, '_', '.' or '-', and begins with a "
-            f"letter; got {shown(value)}"
-        )
-    return value
-
-
-def _as_list(value: Any) -> Any:
-    """Return a single value as a list of it."""
-    if isinstance(value, Mapping) or value is None:
-        raise ValueError(f"expected text or a list, got {_kind(value)}")
-    if isinstance(value, list) and not value:
-        raise ValueError("expected at least one, got an empty list")
-    return value if isinstance(value, list) else [value]
-
-
-def _keys(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-def _limit(value: Any) -> str:
-    if value == UNLIMITED:
-        raise ValueError("'unlimited' is for tiers, variants and overrides, and stands alone there")
-    # For its errors; what algorithm a limit is read with is not known yet.
-    grammar.parse(value)
-    return str(value)
-
-
-def _limits_or_none(value: Any) -> Any:
-    return [] if value in (UNLIMITED, [UNLIMITED]) else _as_list(value)
-
-
-def _condition(value: Any) -> Any:
-    """Return the short forms of a condition, a value or a list, as the long one."""
-    return value if isinstance(value, Mapping) else {"is": value}
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"expected true or false, got {shown(value)}")
-    return value
-
-
-def _percent(value: Any) -> float:
-    """Read a number, also one written as text: YAML's `12.5` is text here."""
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not 0 <= number <= 100:  # what is not a number is neither
-        raise ValueError(f"expected a number from 0 to 100, got {shown(value)}")
-    return number
-
-
-def _cost(value: Any) -> int | str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        if not 0 <= value <= MAX_COST:
-            raise ValueError(f"expected 0 to {MAX_COST:,}, or an attribute, got {shown(value)}")
-        return value
-    if not isinstance(value, str) or not _ATTRIBUTE.fullmatch(value):
-        raise ValueError(
-            f"expected a whole number, or the name of an attribute that holds one, "
-            f"got {shown(value)}"
-        )
-    return value
-
-
-def _slots(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"expected a whole number, got {shown(value)}")
-    return value
-
-
-def _duration(value: Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = f"{value}s"
-    if not isinstance(value, str):
-        raise ValueError(f"expected a duration such as '60s', got {shown(value)}")
-    return grammar.read_duration(value)
-
-
-def _moment(value: Any) -> datetime:
-    """Read a date or a time; without an offset it is UTC, and a date is its first moment."""
-    if isinstance(value, str):
-        try:
-            found = datetime.fromisoformat(value)
-        except ValueError:
-            found = None
-        if found is not None:
-            return found if found.tzinfo else found.replace(tzinfo=UTC)
-    if isinstance(value, date) and not isinstance(value, datetime):
-        return datetime.combine(value, time(), UTC)
-    raise ValueError(
-        f"expected a date such as 2026-12-24 or a time such as 2026-12-24T18:00Z, "
-        f"got {shown(value)}"
-    )
-
-
-def _kind(value: Any) -> str:
-    """Name what was got, for a reader of YAML."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, list):
-        return "a list"
-    return "a mapping" if isinstance(value, Mapping) else shown(value)
-
-
-def _field(read: Callable[[Any], Any], **schema: Any) -> tuple[BeforeValidator, WithJsonSchema]:
-    return BeforeValidator(read), WithJsonSchema(schema)
-
-
-_NAMES = {"type": ["string", "integer"], "pattern": f"^{_NAME.pattern}$"}
-_ATTRIBUTES = {"type": "string", "pattern": f"^{_ATTRIBUTE.pattern}$"}
-_SCALAR = {"type": ["string", "integer", "boolean"], "minLength": 1, "maxLength": MAX_PATTERN}
-_MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.]+(Z|[+-][0-9:]+)?)?$"
-
-
-def _one_or_more(item: Mapping[str, Any], **schema: Any) -> dict[str, Any]:
-    return {**schema, "anyOf": [item, {"type": "array", "items": item, "minItems": 1}]}
-
-
-Text = Annotated[str, *_field(_text, **_SCALAR)]
-Prose = Annotated[str, *_field(_prose, type="string", maxLength=_MAX_TEXT)]
-Name = Annotated[str, *_field(_name, **_NAMES)]
-Attribute = Annotated[str, *_field(_attribute, **_ATTRIBUTES)]
-Texts = Annotated[list[Text], *_field(_as_list, **_one_or_more(_SCALAR))]
-Limits = Annotated[
-    list[Annotated[str, BeforeValidator(_limit)]],
-    *_field(
-        _as_list,
-        **_one_or_more({"type": "string"}, examples=["100/minute", ["10/s burst 20", "1000/day"]]),
-    ),
-]
-LimitsOrNone = Annotated[
-    list[Annotated[str, BeforeValidator(_limit)]],
-    *_field(
-        _limits_or_none,
-        **_one_or_more({"type": "string"}, examples=["600/minute", "20000/month", UNLIMITED]),
-    ),
-]
-Percent = Annotated[
-    float,
-    *_field(
-        # A number with a point is text to `limen.rules.text`.
-        _percent,
-        type=["number", "string"],
-        minimum=0,
-        maximum=100,
-        pattern=r"^[0-9]+(\.[0-9]+)?$",
-    ),
-]
-Duration = Annotated[int, *_field(_duration, type=["string", "integer"], examples=["60s", "5m"])]
-Moment = Annotated[
-    datetime,
-    *_field(_moment, type="string", pattern=_MOMENT, examples=["2026-12-24", "2026-12-24T18:00Z"]),
-]
-Flag = Annotated[bool, *_field(_flag, type="boolean")]
 
 
 class _Model(BaseModel):
@@ -243,6 +46,11 @@ class _Model(BaseModel):
         use_attribute_docstrings=True,
         model_title_generator=lambda model: model.__name__.removesuffix("Spec").lower(),
     )
+
+
+def _condition(value: Any) -> Any:
+    """Return the short forms of a condition, a value or a list, as the long one."""
+    return value if isinstance(value, Mapping) else {"is": value}
 
 
 class ConditionSpec(_Model):
@@ -315,7 +123,7 @@ class OverrideSpec(_Model):
 class ConcurrencySpec(_Model):
     """How many may run at once."""
 
-    slots: Annotated[int, *_field(_slots, type="integer", minimum=1)]
+    slots: Slots
     """How many at the same time."""
     lease: Duration
     """How long a holder that died keeps its slot: `60s`. Who is alive renews it."""
@@ -332,10 +140,7 @@ class RuleSpec(_Model):
     match: Match = Field(default_factory=dict)
     """Which requests it is for: `{path: /search/*, method: [GET, POST]}`. All of it has to hold.
     Without it: every request."""
-    key: Annotated[
-        list[Attribute],
-        *_field(_keys, anyOf=[_ATTRIBUTES, {"type": "array", "items": _ATTRIBUTES}]),
-    ] = Field(default_factory=list)
+    key: Key = Field(default_factory=list)
     """What is counted apart: `[user]`, `[org, path]`. `[]`, or nothing, counts all together."""
     missing: Missing = "skip"
     """When an attribute of `key` is absent: `skip` the rule, or `deny` the request. `deny` is also
@@ -350,16 +155,7 @@ class RuleSpec(_Model):
     exact."""
     tiers: TiersSpec | None = None
     """Limits by plan, or by any other attribute."""
-    cost: Annotated[
-        int | str | None,
-        *_field(
-            _cost,
-            type=["integer", "string"],
-            minimum=0,
-            maximum=MAX_COST,
-            pattern=_ATTRIBUTES["pattern"],
-        ),
-    ] = None
+    cost: Cost | None = None
     """What one request counts here: a number, or the attribute that holds it, such as `tokens`.
     Without it, or without the attribute: the cost that the caller gave, by default 1."""
     mode: Mode = "enforce"
