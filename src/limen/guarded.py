@@ -27,7 +27,8 @@ class Guard:
 
     def __init__(self, on_error: OnError, instances: int) -> None:
         self._on_error = on_error
-        self._instances = instances
+        self.instances = instances
+        """Among how many processes a limit is shared while the store is away."""
         self._local = MemoryBackend(SystemClock(), _MAX_LOCAL_KEYS)
         self._log = SampledLog()
 
@@ -77,9 +78,9 @@ class Guard:
         self._log.warn(fault.kind, f"the store did not answer ({fault.kind}): {fault}")
 
     def _share(self, check: Check) -> Check:
-        if self._instances == 1:
+        if self.instances == 1:
             return check
-        return structs.replace(check, limit=_share_of(check.limit, self._instances))
+        return structs.replace(check, limit=_share_of(check.limit, self.instances))
 
 
 @lru_cache(maxsize=4_096)

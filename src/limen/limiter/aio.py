@@ -17,7 +17,7 @@ from limen.guarded import Guard
 from limen.limiter import plan
 from limen.limiter.decorate import KeyFunction, key_function, name_of
 from limen.limiter.line import Lines, Patience, as_refusal, counts_denied
-from limen.limiter.settings import Observer, open_store_async, validate
+from limen.limiter.settings import Observer, open_store_async, valid_instances, validate
 from limen.limiter.slot import AsyncSlot
 from limen.model import Check, Concurrency, Decision, Limit, OnError, Receipt, receipt_ids
 
@@ -229,6 +229,13 @@ class AsyncLimiter:
             return guarded
 
         return decorate
+
+    def share_with(self, instances: int) -> None:
+        """Say how many processes there are now, this one included.
+
+        While the store is away, each may admit its share of a limit, as with `instances`.
+        """
+        self._guard.instances = valid_instances(instances)
 
     async def ping(self) -> None:
         """Connect to the store, or raise `StoreError`. Memory is always there."""

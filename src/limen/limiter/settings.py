@@ -54,8 +54,7 @@ def validate(
         )
     if on_error not in get_args(OnError):
         raise ConfigurationError(f"on_error must be local, open or closed, got {shown(on_error)}")
-    if type(instances) is not int or instances < 1:
-        raise ConfigurationError(f"instances must be a whole number from 1, got {shown(instances)}")
+    valid_instances(instances)
     if (
         isinstance(deadline, bool)
         or not isinstance(deadline, int | float)
@@ -86,6 +85,13 @@ def validate(
         clock or SystemClock(),
         clock is not None,
     )
+
+
+def valid_instances(instances: int) -> int:
+    """Return a number of processes, or raise `ConfigurationError`."""
+    if type(instances) is not int or instances < 1:
+        raise ConfigurationError(f"instances must be a whole number from 1, got {shown(instances)}")
+    return instances
 
 
 def open_store(settings: Settings) -> Backend:

@@ -18,7 +18,7 @@ from limen.guarded import Guard
 from limen.limiter import plan
 from limen.limiter.decorate import KeyFunction, key_function, name_of
 from limen.limiter.line import Lines, Patience, as_refusal, counts_denied
-from limen.limiter.settings import Observer, open_store, validate
+from limen.limiter.settings import Observer, open_store, valid_instances, validate
 from limen.limiter.slot import Keeper, Slot
 from limen.model import (
     MAX_COST,
@@ -291,6 +291,13 @@ class Limiter:
             return guarded
 
         return decorate
+
+    def share_with(self, instances: int) -> None:
+        """Say how many processes there are now, this one included.
+
+        While the store is away, each may admit its share of a limit, as with `instances`.
+        """
+        self._guard.instances = valid_instances(instances)
 
     def ping(self) -> None:
         """Connect to the store, or raise `StoreError`. Memory is always there."""

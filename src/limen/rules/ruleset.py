@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec import structs
+
 from limen.errors import InvalidInput, shown
 from limen.model import Check
 from limen.rules.index import Facts, Index
@@ -161,6 +163,18 @@ class RuleSet:
             else:
                 found.apply(live[number])
         return found
+
+    def in_shadow(self, names: frozenset[str] | None) -> RuleSet:
+        """Return the same rules with some of them, or all (None), refusing nobody."""
+        if names is not None and not names:
+            return self
+        rules = [
+            structs.replace(rule, enforced=0, is_plain=False)
+            if names is None or rule.name in names
+            else rule
+            for rule in self.rules
+        ]
+        return RuleSet(rules, self.exemptions, version=self.version, document=self.document)
 
     def _spared(self, facts: Facts, now: float, found: Resolution) -> frozenset[str] | None:
         """Return the rules that a request is exempt from; None is all."""

@@ -14,9 +14,9 @@ import pytest
 from limen import ConfigurationError, InvalidRules, Limiter, StoreError
 from limen.engine import Engine
 from limen.rules import RuleSet, load, parse
-from limen.rules.follow import Follower
 from limen.rules.stores import Snapshot
 from limen.rules.stores.file import FileStore
+from limen.rules.sync import Follower
 
 TICK_S = 0.01
 
@@ -146,13 +146,15 @@ def test_a_bad_file_is_logged_once_and_the_last_good_rules_stay(
     caplog: pytest.LogCaptureFixture,
     bad: str,
 ) -> None:
-    follow(FileStore(file))
+    started = follow(FileStore(file))
     good = watched.wait_for(1).version
     file.write_text(bad)
     wait_until(lambda: caplog.records)
     time.sleep(5 * TICK_S)
     assert len(caplog.records) == 1
-    assert f"the rules could not be renewed, and {good} stay in force: " in caplog.text
+    assert "rules, store: " in caplog.text
+    assert started.status.version == good
+    assert list(started.status.trouble) == ["store"]
     file.write_text(rules(2))
     assert quota_of(watched.wait_for(2)) == 2
     assert len(watched.sets) == 2

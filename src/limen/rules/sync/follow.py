@@ -1,62 +1,157 @@
-"""`Follower`: asks a store again and again, and hands on every rule set that is new and good."""
+"""`Follower`: keeps a process on the newest good rules, from a thread of its own.
+
+It looks every second, listens to announcements, shows that it is there, and watches the kill
+switch. What goes wrong is logged and told by `status`; the last good rules stay in force.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import contextlib
+import os
+import secrets
+import socket
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from limen.errors import ConfigurationError, InvalidRules, LimenError, shown
-from limen.rules.document import parse
+from msgspec import Struct
+
+from limen.connect import Target, target_of
+from limen.errors import ConfigurationError, LimenError, StoreError, shown
 from limen.rules.ruleset import RuleSet
 from limen.rules.stores import RuleStore
+from limen.rules.stores.file import FileStore
+from limen.rules.sync.cache import Instance, RuleCache
+from limen.rules.sync.last_good import LastGood
+from limen.rules.sync.notes import Notes
+from limen.rules.sync.seek import Seeker, Source
+from limen.rules.sync.switch import Switch, SwitchFile, decode
 
-_logger = logging.getLogger("limen")
+_BEAT_S = 3.0
+_SWITCH_S = 0.5
+_RETRY_S = 0.5
+
+
+class Status(Struct, frozen=True):
+    """What a follower does at the moment."""
+
+    version: str
+    """The rules in force; empty when there are none yet."""
+    source: Source
+    """Where they were taken from: `cache`, `store` or `last-good`."""
+    written_at: float
+    """When they were written there, in seconds since 1970; how old a last good file is."""
+    used_at: float
+    """Since when they are in force."""
+    switch: Switch
+    """The kill switch of this host."""
+    is_listening: bool
+    """Whether announcements are heard."""
+    instances: int
+    """How many processes enforce rules, as far as is known."""
+    trouble: dict[str, str]
+    """What does not work now: `cache`, `store`, `rules`, `news`, `last-good`, `switch`."""
 
 
 class Follower:
-    """Keeps a program on the newest rules of a store, from a thread of its own.
+    """Keeps a program on the newest rules of a store.
 
     ```python
     with Follower(FileStore("rules.yaml"), engine.use):
         ...
     ```
 
-    Whatever goes wrong, the last good rules stay: a file that cannot be understood, or a database
-    that does not answer, is logged, once for each new reason.
+    With `redis` the rules of a database are shared by way of it: one process asks the database, the
+    others follow within a second. With `folder` the last good rules outlive both, and the kill
+    switch works. `on_instances` is told how many processes there are.
     """
 
     def __init__(
-        self, store: RuleStore, use: Callable[[RuleSet], object], *, interval: float = 1.0
+        self,
+        store: RuleStore | None,
+        use: Callable[[RuleSet], object],
+        *,
+        redis: str | None = None,
+        namespace: str = "limen",
+        folder: str | Path | None = None,
+        interval: float = 1.0,
+        ping_interval: float = 2.0,
+        on_instances: Callable[[int], object] | None = None,
     ) -> None:
-        if not 0 < interval < 86_400:
-            raise ConfigurationError(
-                f"interval must be seconds above 0 and below a day, got {shown(interval)}"
-            )
-        self._store = store
-        self._use = use
+        for name, value in (("interval", interval), ("ping_interval", ping_interval)):
+            if not 0 < value < 86_400:
+                raise ConfigurationError(
+                    f"{name} must be seconds above 0 and below a day, got {shown(value)}"
+                )
+        if store is None and redis is None:
+            raise ConfigurationError("rules come from a store, from Redis, or both: give one")
+        self._target: Target | None = None
+        if redis is not None:
+            self._target = target_of(redis, asynchronous=True)
+        self._namespace = namespace
+        # A file is each host's own: what one host says in it is not for the others.
+        self._shares = not isinstance(store, FileStore)
+        self._notes = Notes()
+        last_good = None if folder is None else LastGood(folder)
+        self._seeker = Seeker(store, last_good, self._begin_with(use), self._notes)
+        self._switch_file = None if folder is None else SwitchFile(folder)
+        self._switch = Switch()
         self._interval = interval
-        self._version: str | None = None
-        self._refused: str | None = None
-        self._complaint = ""
+        self._ping_interval = ping_interval
+        self._on_instances = on_instances
+        self._instances = 1
+        self._is_listening = False
+        self._id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._started_at = time.time()
+        self._ready = threading.Event()
         self._closing = threading.Event()
+        self._wake: Callable[[], object] | None = None
         self._thread: threading.Thread | None = None
+
+    @property
+    def status(self) -> Status:
+        """What is in force, from where, and what does not work. Any thread may ask."""
+        seeker = self._seeker
+        return Status(
+            seeker.version,
+            seeker.source,
+            seeker.written_at,
+            seeker.used_at,
+            self._switch,
+            self._is_listening,
+            self._instances,
+            self._notes.trouble,
+        )
 
     def start(self) -> None:
         """Begin to follow. The first look is at once."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="limen-rules", daemon=True)
+            self._closing.clear()
+            self._thread = threading.Thread(
+                target=lambda: asyncio.run(self._follow()), name="limen-rules", daemon=True
+            )
             self._thread.start()
+
+    def wait(self, timeout: float = 5.0) -> Status:
+        """Wait until rules are in force. Raises `StoreError` when there are none in time."""
+        if not self._ready.wait(timeout):
+            reasons = "; ".join(self._notes.trouble.values()) or "there are none yet"
+            raise StoreError(f"no rules in {timeout:g} s: {reasons}")
+        return self.status
 
     def close(self) -> None:
         """Stop following, and wait until the last look is over."""
         self._closing.set()
+        if self._wake is not None:
+            self._wake()
         if self._thread is not None:
             self._thread.join()
-            self._thread = None
+            self._thread = self._wake = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -70,40 +165,144 @@ class Follower:
     ) -> None:
         self.close()
 
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            try:
-                asyncio.run(self._look())
-                self._complaint = ""
-            except LimenError as error:
-                self._complain(str(error))
-            except Exception as error:  # a thread that ends here would follow no more
-                self._complain(f"{type(error).__name__}: {error}")
-            self._closing.wait(self._interval)
+    def _begin_with(self, use: Callable[[RuleSet], object]) -> Callable[[RuleSet], object]:
+        def begin(rules: RuleSet) -> None:
+            use(rules)
+            self._ready.set()
 
-    async def _look(self) -> None:
-        version = await self._store.version()
-        if version in (self._version, self._refused):
+        return begin
+
+    async def _follow(self) -> None:
+        news, cache = asyncio.Event(), None
+        if self._target is not None:
+            cache = RuleCache(self._target, self._namespace)
+        loops = [self._every(self._interval, lambda: self._look(cache), news)]
+        if self._switch_file is not None:
+            # Before the rules: whoever starts with the switch on refuses nobody at all.
+            self._look_at_switch(self._switch_file)
+            loops.append(self._every(_SWITCH_S, self._watch_switch))
+        if cache is not None:
+            beat = partial(self._beat, cache)
+            loops += [self._listen(cache, news), self._every(_BEAT_S, beat)]
+        tasks = [asyncio.create_task(loop) for loop in loops]
+        await self._until_closed()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if cache is not None:
+            with contextlib.suppress(LimenError):
+                await cache.leave(self._instance)
+            cache.close()
+
+    async def _until_closed(self) -> None:
+        closed, loop = asyncio.Event(), asyncio.get_running_loop()
+        self._wake = lambda: loop.call_soon_threadsafe(closed.set)
+        if not self._closing.is_set():
+            await closed.wait()
+
+    async def _every(
+        self,
+        seconds: float,
+        work: Callable[[], Awaitable[object]],
+        news: asyncio.Event | None = None,
+    ) -> None:
+        """Do something again and again: after so many seconds, or when there is news."""
+        news = news or asyncio.Event()
+        while True:
+            news.clear()
+            await work()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await news.wait()
+
+    async def _look(self, cache: RuleCache | None) -> None:
+        before = self._seeker.version
+        found = await self._seeker.look(cache if self._shares else None, self._id)
+        if cache is None:
             return
-        snapshot = await self._store.load()
-        if snapshot is None:
-            return
+        if self._seeker.version != before:
+            # Whoever waits for all to follow need not wait for the next beat.
+            await self._beat(cache)
+        written = found.switch if found is not None else None
+        if not self._shares:
+            with contextlib.suppress(LimenError):
+                written = (await cache.look()).switch
+        switch = decode(written)
+        if switch is not None:
+            self._take_switch(switch)
+
+    async def _watch_switch(self) -> None:
+        if self._switch_file is not None:
+            self._look_at_switch(self._switch_file)
+
+    def _look_at_switch(self, file: SwitchFile) -> None:
         try:
-            rules = parse(snapshot.document, version=snapshot.version)
-        except InvalidRules as error:
-            # Once: it stays as bad until there is another version.
-            self._refused = snapshot.version
-            self._complain(str(error))
-            return
-        self._use(rules)
-        self._version, self._refused = snapshot.version, None
-        _logger.info("rules %s are in force: %d rules", rules.version, len(rules.rules))
+            self._turn(file.read())
+            self._notes.settle("switch")
+        except LimenError as error:
+            self._notes.complain("switch", str(error))
 
-    def _complain(self, reason: str) -> None:
-        if reason != self._complaint:
-            self._complaint = reason
-            _logger.error(
-                "the rules could not be renewed, and %s stay in force: %s",
-                self._version or "those from the start",
-                reason,
-            )
+    def _take_switch(self, switch: Switch) -> None:
+        """Take over a switch that was turned for all hosts, if it is newer than our own."""
+        if switch.at <= self._switch.at:
+            return
+        self._turn(switch)
+        if self._switch_file is not None:
+            try:
+                self._switch_file.take(switch)
+            except LimenError as error:
+                # It holds here all the same; only a restart without Redis would forget it.
+                self._notes.complain("switch", str(error))
+
+    def _turn(self, switch: Switch) -> None:
+        self._switch = switch
+        self._seeker.turn(switch)
+
+    async def _listen(self, cache: RuleCache, news: asyncio.Event) -> None:
+        """Hear announcements; notice a line that is dead although nobody has cut it."""
+        while True:
+            link = None
+            try:
+                link = await cache.listen()
+                awaits_pong = False
+                while True:
+                    said = await link.receive(self._ping_interval)
+                    if said is None and awaits_pong:
+                        raise StoreError(f"{cache.where}: no answer to a ping")
+                    awaits_pong = said is None
+                    if awaits_pong:
+                        await link.send("PING")
+                        continue
+                    if not self._is_listening:
+                        self._is_listening = True
+                        self._notes.settle("news")
+                    # The first word says that we are heard: what came before it was not.
+                    if said[0] in (b"message", b"subscribe"):
+                        news.set()
+            except (LimenError, OSError, TimeoutError) as error:
+                self._is_listening = False
+                self._notes.complain("news", str(error))
+            finally:
+                if link is not None:
+                    link.close()
+            await asyncio.sleep(_RETRY_S)
+
+    @property
+    def _instance(self) -> Instance:
+        seeker = self._seeker
+        return Instance(
+            self._id,
+            socket.gethostname(),
+            os.getpid(),
+            seeker.version,
+            seeker.source,
+            self._started_at,
+        )
+
+    async def _beat(self, cache: RuleCache) -> None:
+        try:
+            self._instances = await cache.beat(self._instance)
+        except LimenError:
+            return  # the look that comes by every second says so
+        if self._on_instances is not None:
+            self._on_instances(self._instances)

@@ -1,0 +1,50 @@
+"""The last good rules, in a file: for a start without a database and without a cache."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from limen.errors import StoreError
+from limen.rules.stores import Snapshot
+from limen.rules.sync.entry import Entry, decode, encode
+
+NAME = "rules.last-good.json"
+
+
+class LastGood:
+    """One file in the data folder, replaced as a whole."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.path = Path(folder) / NAME
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Keep a rule set. Raises `StoreError` when it cannot be kept."""
+        replace(self.path, encode(snapshot))
+
+    def read(self) -> Entry | None:
+        """Return what was kept; None without a file. Raises `Poisoned`, or `StoreError`."""
+        try:
+            return decode(self.path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be read: {error.strerror}") from None
+
+
+def replace(path: Path, written: bytes) -> None:
+    """Put a new file in place of another, at once and as a whole; `StoreError` if it cannot be."""
+    # A name of our own: several processes of a host may write at the same time.
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with fresh.open("wb") as file:
+            file.write(written)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise StoreError(f"{path} cannot be written: {error.strerror}") from None

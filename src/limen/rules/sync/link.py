@@ -1,0 +1,167 @@
+"""One connection to the server that owns the keys of the rules. Knows no rules.
+
+On its own, behind sentinels or in a cluster: every key of the rules has the same hash tag, so in a
+cluster too there is one owner, and a redirection tells who.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from limen.backends.redis.protocol import (
+    NO_REPLY,
+    ServerError,
+    fault_of,
+    new_reader,
+    pack_command,
+)
+from limen.backends.redis.route import find_primary
+from limen.connect import Address, Opened, Target, open_stream
+from limen.errors import StoreError
+
+Words = tuple[str | bytes, ...]
+
+_CHUNK = 65_536
+_MAX_MOVES = 3
+
+
+class Link:
+    """Sends commands, one after the other, and connects anew when that fails."""
+
+    def __init__(self, target: Target, patience: float = 1.0) -> None:
+        self._target = target
+        self._patience = patience
+        self._opened: Opened | None = None
+        self._reader = new_reader()
+        self._owner: Address | None = None
+        self._turn = asyncio.Lock()
+
+    async def call(self, *words: str | bytes) -> Any:
+        """Return the reply to a command. Raises `StoreError` for an error, or for none in time."""
+        return (await self.call_all(words))[0]
+
+    async def call_all(self, *commands: Words) -> list[Any]:
+        """Return the replies to several commands, sent together."""
+        async with self._turn:
+            with self._in_plain_words():
+                replies = await self._exchange(commands)
+                for _ in range(_MAX_MOVES):
+                    moved = next((_moved(reply) for reply in replies if _moved(reply)), None)
+                    if moved is None:
+                        break
+                    self._drop()
+                    self._owner = moved
+                    replies = await self._exchange(commands)
+                for reply in replies:
+                    if isinstance(reply, ServerError):
+                        raise reply
+        return replies
+
+    async def send(self, *words: str | bytes) -> None:
+        """Send a command whose reply is read by `receive`."""
+        with self._in_plain_words():
+            opened = await self._connected()
+            opened[1].write(pack_command(words))
+
+    async def receive(self, patience: float) -> Any:
+        """Return what comes next; None when nothing came in time.
+
+        Raises `StoreError` when the line is cut.
+        """
+        with self._in_plain_words():
+            opened = await self._connected()
+            try:
+                async with asyncio.timeout(patience):
+                    return await self._next(opened)
+            except TimeoutError:
+                return None
+
+    @contextmanager
+    def _in_plain_words(self) -> Iterator[None]:
+        """Let go of the connection when something goes wrong, and say what."""
+        try:
+            yield
+        except BaseException as error:
+            self._drop()
+            # Whoever owned the keys may do so no more.
+            self._owner = None
+            if isinstance(error, Exception):
+                raise StoreError(str(fault_of(error, self._target.shown))) from None
+            raise
+
+    def close(self) -> None:
+        """Let go of the connection. The next command opens another."""
+        self._drop()
+
+    async def _exchange(self, commands: tuple[Words, ...]) -> list[Any]:
+        async with asyncio.timeout(self._patience):
+            opened = await self._connected()
+            opened[1].write(b"".join(map(pack_command, commands)))
+            return [await self._next(opened) for _ in commands]
+
+    async def _next(self, opened: Opened) -> Any:
+        while (reply := self._reader.gets()) is NO_REPLY:
+            data = await opened[0].read(_CHUNK)
+            if not data:
+                raise ConnectionError("the server closed the connection")
+            self._reader.feed(data)
+        return reply
+
+    async def _connected(self) -> Opened:
+        if self._opened is None:
+            address = self._owner or await self._find()
+            self._opened = await open_stream(self._target, address, self._patience)
+            self._reader = new_reader()
+        return self._opened
+
+    async def _find(self) -> Address:
+        target = self._target
+        if target.kind == "sentinel":
+            return await self._ask(find_primary(target.addresses, target.service))
+        last: Exception | None = None
+        for address in target.addresses:
+            try:
+                opened = await open_stream(target, address, self._patience)
+            except Exception as error:  # another node may know better
+                last = error
+                continue
+            opened[1].close()
+            return address
+        raise last or ConnectionError("no address")
+
+    async def _ask(self, finder: Generator[Any, object, Address]) -> Address:
+        question = next(finder)
+        while True:
+            address, command = question
+            said: object
+            try:
+                opened = await open_stream(self._target, address, self._patience, sentinel=True)
+                try:
+                    opened[1].write(pack_command(command))
+                    self._reader = new_reader()
+                    said = await self._next(opened)
+                finally:
+                    opened[1].close()
+            except (OSError, TimeoutError) as error:
+                said = error
+            try:
+                question = finder.send(said)
+            except StopIteration as found:
+                primary: Address = found.value
+                return primary
+
+    def _drop(self) -> None:
+        if self._opened is not None:
+            self._opened[1].close()
+            self._opened = None
+
+
+def _moved(reply: object) -> Address | None:
+    """Return where a redirection points to; None for any other reply."""
+    if not isinstance(reply, ServerError) or not str(reply).startswith("MOVED "):
+        return None
+    host, _, port = str(reply).split()[2].rpartition(":")
+    return host, int(port)

@@ -1,0 +1,153 @@
+"""The kill switch: all rules, or some, report and refuse nobody, whatever else is broken.
+
+Its home is a file in the data folder, which every process of a host looks at, and which an operator
+can make with `touch`. Redis carries it from host to host; each host writes down what came, and goes
+by what is newer.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from limen.errors import StoreError
+from limen.rules.sync.last_good import replace
+
+NAME = "kill-switch"
+_ALL, _OFF = "all", "off"
+_MAX_BYTES = 1_000_000
+
+
+class Switch(msgspec.Struct, frozen=True):
+    """Which rules are in shadow."""
+
+    all: bool = False
+    """Whether all are."""
+    rules: tuple[str, ...] = ()
+    """The names of single ones."""
+    at: float = 0.0
+    """When it was turned, in seconds since 1970."""
+    by: str = ""
+    """Who turned it."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any rule is in shadow by it."""
+        return self.all or bool(self.rules)
+
+    @property
+    def covers(self) -> frozenset[str] | None:
+        """The names of the rules it is about; None is all."""
+        return None if self.all else frozenset(self.rules)
+
+    def __str__(self) -> str:
+        if not self.is_on:
+            return "off"
+        return "on for all rules" if self.all else f"on for {', '.join(self.rules)}"
+
+
+def turned_on(rules: Iterable[str] = (), by: str = "") -> Switch:
+    """Return a switch that is turned on now: for these rules, or for all."""
+    names = tuple(dict.fromkeys(rules))
+    return Switch(not names, names, time.time(), by)
+
+
+def turned_off(by: str = "") -> Switch:
+    """Return a switch that is turned off now."""
+    return Switch(at=time.time(), by=by)
+
+
+def encode(switch: Switch) -> bytes:
+    """Write a switch for Redis."""
+    return msgspec.json.encode(switch)
+
+
+def decode(written: bytes | None) -> Switch | None:
+    """Read a switch from Redis; None when there is none, or none that can be read."""
+    if written is None or len(written) > _MAX_BYTES:
+        return None
+    try:
+        return msgspec.json.decode(written, type=Switch)
+    except (msgspec.DecodeError, UnicodeError):
+        return None
+
+
+class SwitchFile:
+    """The switch of one host.
+
+    The file says `all`, `off`, or the names of rules, a line each; lines that begin with `#` are
+    for people. An empty one means all. Without a file the switch is off.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.path = Path(folder) / NAME
+        self._stamp: tuple[int, ...] | None = ()
+        self._known = Switch()
+
+    def read(self) -> Switch:
+        """Return the switch. Looks into the file only when it has changed."""
+        stamp = self._look()
+        if stamp != self._stamp:
+            known = self._read() if stamp else Switch(at=time.time() if self._stamp else 0.0)
+            self._stamp, self._known = stamp, known
+        return self._known
+
+    def write(self, switch: Switch) -> None:
+        """Turn the switch. Raises `StoreError` when the file cannot be written."""
+        words = [_ALL] if switch.all else list(switch.rules) or [_OFF]
+        by = switch.by.replace("\n", " ")
+        text = "\n".join([f"# at {switch.at:.6f} by {by}", *words, ""])
+        replace(self.path, text.encode())
+        os.utime(self.path, (switch.at, switch.at))
+
+    def take(self, other: Switch) -> bool:
+        """Write down a switch from elsewhere if it is newer than ours; return whether it was."""
+        if other.at <= self.read().at:
+            return False
+        self.write(other)
+        return True
+
+    def toggle_on(self, signal_number: int = signal.SIGUSR1) -> None:
+        """Turn the switch, for all rules, whenever this process gets a signal.
+
+        Only the main thread may say so, as always with signals.
+        """
+
+        def toggle(number: int, frame: object) -> None:
+            by = f"{signal.Signals(number).name} at {socket.gethostname()}"
+            self.write(turned_off(by) if self.read().is_on else turned_on(by=by))
+
+        signal.signal(signal_number, toggle)
+
+    def _look(self) -> tuple[int, ...] | None:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be looked at: {error.strerror}") from None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def _read(self) -> Switch:
+        try:
+            text = self.path.read_bytes()[:_MAX_BYTES].decode("utf-8", "replace")
+            at = self.path.stat().st_mtime
+        except FileNotFoundError:
+            return Switch()
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be read: {error.strerror}") from None
+        lines = [line.strip() for line in text.splitlines()]
+        words = [line for line in lines if line and not line.startswith("#")]
+        comment = next((line for line in lines if line.startswith("# at ")), "")
+        by = comment.partition(" by ")[2]
+        if words == [_OFF]:
+            return Switch(at=at, by=by)
+        if not words or _ALL in words:
+            return Switch(True, (), at, by)
+        return Switch(False, tuple(words), at, by)
