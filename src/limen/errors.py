@@ -53,7 +53,7 @@ class InvalidRules(LimenError, ValueError):
     """Say everything that is wrong with a rule set. It was refused as a whole."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems = tuple(problems)
+        self.problems: tuple[Problem, ...] = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
     def __reduce__(self) -> tuple[type[InvalidRules], tuple[tuple[Problem, ...]]]:

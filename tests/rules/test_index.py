@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import pytest
@@ -185,9 +185,9 @@ def seconds_of(rules: Any, request: dict[str, str], rounds: int = 20) -> float:
     """Return the seconds of the quickest of some tries: the others were disturbed."""
     found = []
     for _ in range(rounds):
-        start = perf_counter()
+        start = process_time()
         rules.resolve(request, 1, 0.0)
-        found.append(perf_counter() - start)
+        found.append(process_time() - start)
     return min(found)
 
 
@@ -221,9 +221,9 @@ def test_rules_of_many_globs_on_many_attributes_load_at_once() -> None:
     """Each alternative of one attribute must not be combined with each of all the others."""
     match = {f"a{n}": [f"{letter}*" for letter in "abcdefgh"] for n in range(6)}
     rules = [{"name": f"rule-{n}", "match": match, "limits": "1/s"} for n in range(6)]
-    start = perf_counter()
+    start = process_time()
     found = parse({"rules": rules})
-    assert perf_counter() - start < 1.0
+    assert process_time() - start < 1.0
     request = dict.fromkeys(match, "abc")
     assert len(found.resolve(request, 1, 0.0).applied) == 6
     assert seconds_of(found, request) < 0.01
@@ -240,7 +240,7 @@ def test_rules_of_globs_within_each_other_are_found_at_once() -> None:
 
 def test_lists_of_exact_values_do_not_multiply_without_bound() -> None:
     users, paths = ([f"{kind}{n}" for n in range(90)] for kind in ("user", "path"))
-    start = perf_counter()
+    start = process_time()
     found = parse(
         {
             "rules": [
@@ -249,7 +249,7 @@ def test_lists_of_exact_values_do_not_multiply_without_bound() -> None:
             ]
         }
     )
-    assert perf_counter() - start < 1.0
+    assert process_time() - start < 1.0
     assert len(found.resolve({"user": "user7", "path": "path7"}, 1, 0.0).applied) == 40
 
 

@@ -3,9 +3,9 @@
 try:
     import pydantic as _pydantic  # noqa: F401  # only to say what is missing
     import yaml as _yaml  # noqa: F401
-except ModuleNotFoundError as error:
+except ModuleNotFoundError as _error:
     raise ModuleNotFoundError(
-        "rules need pydantic and PyYAML: pip install 'limen[rules]'", name=error.name
+        "rules need pydantic and PyYAML: pip install 'limen[rules]'", name=_error.name
     ) from None
 
 from limen.rules.document import check, load, parse, parse_text

@@ -38,9 +38,10 @@ class Glob:
         pieces = [_literal(piece) for piece in _STARS.split(text)]
         if len(pieces) - 1 > _MAX_STARS:
             raise InvalidInput(f"at most {_MAX_STARS} '*' fit into one text, got {shown(text)}")
-        self.text = text
-        self.prefix, *middles, self.suffix = pieces
-        self.middles = tuple(middles)
+        self.text: str = text
+        self.prefix: str = pieces[0]
+        self.middles: tuple[str, ...] = tuple(pieces[1:-1])
+        self.suffix: str = pieces[-1]
         self._least = sum(map(len, pieces))
 
     def holds(self, value: str) -> bool:
@@ -64,7 +65,7 @@ class Networks:
     __slots__ = ("tables", "texts")
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self.texts = tuple(texts)
+        self.texts: tuple[str, ...] = tuple(texts)
         self.tables: dict[tuple[int, int], set[int]] = {}
         """By version and by the bits that are cut off: what is left of each network's address."""
         for text in self.texts:
@@ -93,14 +94,16 @@ class Values:
 
     def __init__(self, texts: Iterable[str], *, are_addresses: bool = False) -> None:
         texts = tuple(texts)
-        self.networks = Networks(texts) if are_addresses else None
+        self.networks: Networks | None = Networks(texts) if are_addresses else None
         is_glob = [not are_addresses and bool(_STARS.search(text)) for text in texts]
-        self.exact = frozenset(
+        self.exact: frozenset[str] = frozenset(
             _literal(text)
             for text, glob in zip(texts, is_glob, strict=True)
             if not glob and not are_addresses
         )
-        self.globs = tuple(Glob(text) for text, glob in zip(texts, is_glob, strict=True) if glob)
+        self.globs: tuple[Glob, ...] = tuple(
+            Glob(text) for text, glob in zip(texts, is_glob, strict=True) if glob
+        )
 
     def holds(self, value: str) -> bool:
         """Return whether one of them fits."""
@@ -122,9 +125,9 @@ class Condition:
     __slots__ = ("is_", "not_", "present")
 
     def __init__(self, is_: Values | None, not_: Values | None, present: bool | None) -> None:
-        self.is_ = is_
-        self.not_ = not_
-        self.present = present
+        self.is_: Values | None = is_
+        self.not_: Values | None = not_
+        self.present: bool | None = present
 
     def holds(self, value: str | None) -> bool:
         """Return whether a value will do; None is an attribute that is absent."""

@@ -36,7 +36,7 @@ class Resolution:
     def __init__(self, facts: Facts, cost: int, now: float, slots: bool) -> None:
         self.checks: list[Check] = []
         self.applied: list[Applied] = []
-        self.refused = False
+        self.refused: bool = False
         """Whether a rule refuses without asking the store; then there is nothing to ask."""
         self.exempt: list[str] = []
         """The exemptions that the request comes under."""
@@ -126,11 +126,11 @@ class RuleSet:
         version: str = "",
         document: Mapping[str, Any] | None = None,
     ) -> None:
-        self.rules = tuple(rules)
-        self.exemptions = tuple(exemptions)
-        self.version = version
+        self.rules: tuple[Rule, ...] = tuple(rules)
+        self.exemptions: tuple[Exemption, ...] = tuple(exemptions)
+        self.version: str = version
         """What names this set: the number it has in its store, or the digest of its file."""
-        self.document = document or {"rules": []}
+        self.document: Mapping[str, Any] = document or {"rules": []}
         """What it was read from."""
         self._live = tuple(rule for rule in self.rules if rule.mode != "off")
         self._plain = tuple(

@@ -58,8 +58,8 @@ class _Mark:
     def __init__(
         self, line: int, size: int = 1, within: dict[str | int, _Mark] | None = None
     ) -> None:
-        self.line = line
-        self.size = size
+        self.line: int = line
+        self.size: int = size
         self.within: dict[str | int, _Mark] = {} if within is None else within
 
     def at(self, line: int) -> _Mark:

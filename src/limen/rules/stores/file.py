@@ -14,7 +14,7 @@ class FileStore:
     """The rules in one YAML or JSON file, which may be replaced at any time."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self._known: tuple[tuple[int, ...], RuleSet] | None = None
 
     async def version(self) -> str:

@@ -33,8 +33,8 @@ try:
         state_of,
     )
     from limen.rules.stores.verify import verify
-except ModuleNotFoundError as error:
-    raise missing(error.name) from None
+except ModuleNotFoundError as _error:
+    raise missing(_error.name) from None
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection

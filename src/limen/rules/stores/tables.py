@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Column, ForeignKey, Integer, MetaData, String, Table, Text
 
-metadata = MetaData()
+metadata: MetaData = MetaData()
 
 RULE_SETS = Table(
     "limen_rule_sets",

@@ -17,7 +17,7 @@ class LastGood:
     """One file in the data folder, replaced as a whole."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.path = Path(folder) / NAME
+        self.path: Path = Path(folder) / NAME
 
     def write(self, snapshot: Snapshot) -> None:
         """Keep a rule set. Raises `StoreError` when it cannot be kept."""

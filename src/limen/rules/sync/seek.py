@@ -46,7 +46,8 @@ class Seeker:
         """The version that was found wrong last, by where: it is not read again and again."""
         self._switch = Switch()
         self.source: Source = "none"
-        self.written_at = self.used_at = 0.0
+        self.written_at: float = 0.0
+        self.used_at: float = 0.0
 
     @property
     def version(self) -> str:

@@ -86,7 +86,7 @@ class SwitchFile:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.path = Path(folder) / NAME
+        self.path: Path = Path(folder) / NAME
         self._stamp: tuple[int, ...] | None = ()
         self._known = Switch()
 
