@@ -74,6 +74,7 @@ def build_app() -> "Typer":
 
     from limen import demo, doctor
     from limen.cli.explain import show_explanation
+    from limen.cli.kill_switch import app as kill_switch
     from limen.cli.rules import app as rules
 
     app = typer.Typer(
@@ -112,6 +113,7 @@ def build_app() -> "Typer":
 
             limen rules --help          write, check, apply and undo them
             limen explain user=42       which rules a request meets, and what is left
+            limen kill-switch on        refuse nobody, at once, whatever is broken
         """
         if context.invoked_subcommand is None:
             print(context.get_help())
@@ -174,5 +176,6 @@ def build_app() -> "Typer":
         raise typer.Exit(1 if doctor.has_failed(findings) else 0)
 
     app.add_typer(rules, name="rules")
+    app.add_typer(kill_switch, name="kill-switch")
     app.command("explain")(show_explanation)
     return app

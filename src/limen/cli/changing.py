@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from msgspec import Struct, structs
 
-from limen.cli import draw, place
+from limen.cli import draw, fleet, place
 from limen.errors import ConfigurationError, StoreError
 from limen.rules.diff import Change, changes, lines, summary
 
@@ -23,6 +23,9 @@ class Act(Struct, frozen=True):
 
     author: str | None
     comment: str
+    store: str | None = None
+    """The Redis by which running processes hear of it."""
+    namespace: str = "limen"
 
     @property
     def who(self) -> str:
@@ -79,6 +82,7 @@ def apply(file: str, where: str, act: Act, *, base: int | None, mode: Mode) -> i
     )
     state = "is active now" if stored.active else "is saved as a draft"
     draw.line(f"version {stored.version} {state}", "green")
+    fleet.tell(stored, act.store, act.namespace)
     return 0
 
 
@@ -136,6 +140,7 @@ def activate(version: int, where: str, act: Act) -> None:
         return
     was = f"; before, version {before.version} was" if before else ""
     draw.line(f"version {version} is active now{was}", "green")
+    fleet.tell(stored, act.store, act.namespace)
 
 
 def rollback(version: int, where: str, act: Act) -> None:
@@ -147,6 +152,7 @@ def rollback(version: int, where: str, act: Act) -> None:
         f"version {stored.version} is active now, with the rules of version {version}", "green"
     )
     draw.changes(lines(stored.changes))
+    fleet.tell(stored, act.store, act.namespace)
 
 
 def history(where: str, limit: int, as_json: bool) -> None:

@@ -1,10 +1,12 @@
 """Options that several commands about rules have."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 WHERE = "sqlite:///.limen/rules.db"
+FOLDER = Path(".limen")
 
 Where = Annotated[
     str,
@@ -32,6 +34,26 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Author = Annotated[
     str | None,
     typer.Option(metavar="NAME", show_default="the login name", help="Who makes the change."),
+]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="LIMEN_STORE__URL",
+        metavar="URL",
+        show_default="none",
+        help="The Redis by which running processes hear of it.",
+    ),
+]
+Namespace = Annotated[str, typer.Option(help="What the keys of the limiter begin with.")]
+Folder = Annotated[
+    Path,
+    typer.Option(
+        "--folder",
+        envvar="LIMEN_DATA_DIR",
+        metavar="DIR",
+        help="The data folder of the processes on this host.",
+    ),
 ]
 Comment = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the history.")]
 Rows = Annotated[int, typer.Option("--limit", min=1, max=1000, metavar="N", help="How many.")]

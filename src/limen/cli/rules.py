@@ -1,4 +1,4 @@
-"""`limen rules`: what a user types and what the help says. The work is in `reading`, `changing`.
+"""`limen rules`: what a user types and what the help says. The work is in the modules beside it.
 
 Those need packages that not every installation has, so each command imports them when it runs.
 """
@@ -7,9 +7,20 @@ from typing import Annotated
 
 import typer
 
-from limen.cli.options import WHERE, AsJson, Author, Comment, Database, Rows, Version, Where
+from limen.cli.options import (
+    WHERE,
+    AsJson,
+    Author,
+    Comment,
+    Database,
+    Namespace,
+    Rows,
+    Store,
+    Version,
+    Where,
+)
 
-app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
+app: typer.Typer = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 
 
 @app.callback(invoke_without_command=True)
@@ -60,7 +71,7 @@ def validate_files(
 
 
 @app.command("apply")
-def apply_file(
+def apply_file(  # noqa: PLR0913  # each is something a user may type
     file: Annotated[str, typer.Argument(metavar="FILE", help="YAML or JSON; - is stdin.")],
     where: Database = WHERE,
     comment: Comment = "",
@@ -77,12 +88,15 @@ def apply_file(
     draft: Annotated[bool, typer.Option("--draft", help="Save it, and activate nothing.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    store: Store = None,
+    namespace: Namespace = "limen",
 ) -> None:
     """Make the rules in a file those that hold.
 
     Validates, shows what changes, asks if there is a terminal, then saves
     a new version and activates it in one step. If somebody else saved one
-    meanwhile, nothing is written.
+    meanwhile, nothing is written. With --store, running processes hear of
+    it at once, and else find it within seconds.
 
         limen rules apply rules.yaml --comment "search is slower now"
         limen rules apply rules.yaml --dry-run
@@ -91,7 +105,7 @@ def apply_file(
     """
     from limen.cli import changing
 
-    act = changing.Act(author, comment)
+    act = changing.Act(author, comment, store, namespace)
     mode = changing.Mode(draft=draft, dry_run=dry_run, ask=not yes)
     raise typer.Exit(changing.apply(file, where, act, base=base, mode=mode))
 
@@ -175,6 +189,8 @@ def activate_version(
     where: Database = WHERE,
     comment: Comment = "",
     author: Author = None,
+    store: Store = None,
+    namespace: Namespace = "limen",
 ) -> None:
     """Make a version the one that holds: a draft, or an old one.
 
@@ -182,7 +198,7 @@ def activate_version(
     """
     from limen.cli import changing
 
-    changing.activate(version, where, changing.Act(author, comment))
+    changing.activate(version, where, changing.Act(author, comment, store, namespace))
 
 
 @app.command("rollback")
@@ -191,6 +207,8 @@ def roll_back(
     where: Database = WHERE,
     comment: Comment = "",
     author: Author = None,
+    store: Store = None,
+    namespace: Namespace = "limen",
 ) -> None:
     """Save an old version as the newest one, and activate it.
 
@@ -200,7 +218,7 @@ def roll_back(
     """
     from limen.cli import changing
 
-    changing.rollback(version, where, changing.Act(author, comment))
+    changing.rollback(version, where, changing.Act(author, comment, store, namespace))
 
 
 @app.command("export")
@@ -222,6 +240,51 @@ def export_rules(
     from limen.cli import reading
 
     reading.export(where, version, output, as_json)
+
+
+@app.command("import-envoy")
+def import_envoy(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH", help="Folders of YAML files, or files; - is stdin."),
+    ],
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", show_default="stdout", help="Where to."),
+    ] = None,
+    algorithm: Annotated[
+        str, typer.Option(metavar="NAME", help="Counts all the limits.")
+    ] = "fixed_window",
+) -> None:
+    """Make rules of the configuration of envoyproxy/ratelimit.
+
+    The rules decide as that service does. What is not the same here is
+    listed on stderr, by file and line, with what to do about it. The exit
+    code is 1, and nothing is written, when a file is not valid.
+
+        limen rules import-envoy config/ --output rules.yaml
+        limen rules import-envoy config/ --algorithm sliding_counter
+        limen rules import-envoy edge.yaml mongo.yaml | limen rules apply -
+    """
+    from limen.cli import importing
+
+    raise typer.Exit(importing.envoy(paths, output, algorithm))
+
+
+@app.command("instances")
+def list_instances(
+    store: Store = None, namespace: Namespace = "limen", as_json: AsJson = False
+) -> None:
+    """List the running processes, and the version of the rules each has.
+
+    limen rules instances --store redis://localhost:6379
+    """
+    from limen.cli import fleet
+    from limen.errors import ConfigurationError
+
+    if store is None:
+        raise ConfigurationError("add --store: the Redis by which processes show that they run")
+    fleet.instances(store, namespace, as_json)
 
 
 @app.command("schema")
