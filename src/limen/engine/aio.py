@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from limen.clock import Clock, SystemClock
+from limen.engine.made_of import limiter_of, rule_set
 from limen.engine.verdict import RequestRefused, Verdict, corrections, verdict_of
 from limen.errors import RateLimitExceeded
 from limen.limiter import AsyncLimiter, AsyncSlot
@@ -28,8 +29,8 @@ class AsyncEngine:
     def __init__(
         self, rules: RuleSet, limiter: AsyncLimiter, *, clock: Clock | None = None
     ) -> None:
-        self._rules = rules
-        self._limiter = limiter
+        self._rules = rule_set(rules)
+        self._limiter = limiter_of(AsyncLimiter, limiter)
         self._clock = clock or SystemClock()
 
     @property
@@ -39,7 +40,7 @@ class AsyncEngine:
 
     def use(self, rules: RuleSet) -> None:
         """Put other rules in force, at once and as a whole. A request under way keeps its own."""
-        self._rules = rules
+        self._rules = rule_set(rules)
 
     async def decide(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
         """Decide one request, and charge it when it is allowed. Never waits its turn.

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from limen.clock import Clock, SystemClock
+from limen.engine.made_of import limiter_of, rule_set
 from limen.engine.verdict import RequestRefused, Verdict, corrections, verdict_of
 from limen.errors import RateLimitExceeded
 from limen.limiter import Limiter, Slot
@@ -26,8 +27,8 @@ class Engine:
     """
 
     def __init__(self, rules: RuleSet, limiter: Limiter, *, clock: Clock | None = None) -> None:
-        self._rules = rules
-        self._limiter = limiter
+        self._rules = rule_set(rules)
+        self._limiter = limiter_of(Limiter, limiter)
         self._clock = clock or SystemClock()
 
     @property
@@ -37,7 +38,7 @@ class Engine:
 
     def use(self, rules: RuleSet) -> None:
         """Put other rules in force, at once and as a whole. A request under way keeps its own."""
-        self._rules = rules
+        self._rules = rule_set(rules)
 
     def decide(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
         """Decide one request, and charge it when it is allowed. Never waits.
