@@ -27,7 +27,7 @@ from limen import (
     StoreError,
 )
 from limen.backends import Change, Renew
-from limen.limiter.slot import Keeper
+from limen.limiter.keeper import Keeper
 from limen.testing import ManualClock
 
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import secrets
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
@@ -17,16 +13,10 @@ from limen.backends import Change, Release, Renew
 from limen.clock import Clock
 from limen.errors import InvalidInput, RateLimitExceeded, StoreError
 from limen.limiter import plan
+from limen.limiter.keeper import Keeper, log_lost, log_not_renewed, renewal_interval
 from limen.model import Check, Concurrency, Decision
 
-_IDLE_S = 5.0
-_MAX_THREADS = 32
-_logger = logging.getLogger("limen")
-
-Place = tuple[str, int]
-"""Who holds, and which of the places that it holds."""
-
-_HELD = "this slot is held already; make another by limiter.slot(...)"
+_HELD = "this slot is held already; release it, or make another by limiter.slot(...)"
 
 
 class Slot:
@@ -58,12 +48,20 @@ class Slot:
         self._clock = clock
         self._checks = checks
         self._held = _places(checks)
+        self._is_held = False
         self._entered = threading.Lock()
 
     def acquire(self) -> Decision:
-        """Take the slot if there is one, and charge the limits beside it. Never waits."""
+        """Take the slot if there is one, and charge the limits beside it. Never waits.
+
+        Who holds it already keeps it. Beside limits, or other slots, that is an `InvalidInput`:
+        release it first.
+        """
+        if self._is_held and len(self._checks) > 1:
+            raise InvalidInput(_HELD)
         self.decision = self._decide(self._checks, self.id)
         self._held = _places(self._checks, self.decision)
+        self._is_held = self.decision.allowed
         return self.decision
 
     def renew(self) -> bool:
@@ -71,12 +69,21 @@ class Slot:
 
         Raises `StoreError` when the store does not answer: the lease may then end.
         """
-        # Each of them: one that had ended is no reason to let go of the others.
-        renewed = [self._change(Renew(check, self.id)) for check in self._held]
+        renewed, trouble = [], None
+        for check in self._held:
+            # Each of them: one that had ended, or cannot be reached, is no reason to let go of the
+            # others.
+            try:
+                renewed.append(self._change(Renew(check, self.id)))
+            except StoreError as error:
+                trouble = error
+        if trouble is not None:
+            raise trouble
         return all(renewed)
 
     def release(self) -> bool:
         """Free the slot; False when the lease had ended, or will because the store is away."""
+        self._is_held = False
         released = [self._change(Release(check, self.id)) for check in self._held]
         return all(released)
 
@@ -144,18 +151,27 @@ class AsyncSlot:
         self._clock = clock
         self._checks = checks
         self._held = _places(checks)
+        self._is_held = False
         self._entered = False
         self._renewing: list[asyncio.Task[None]] = []
 
     async def acquire(self) -> Decision:
-        """Take the slot if there is one, and charge the limits beside it. Never waits its turn."""
+        """Take the slot if there is one, and charge the limits beside it. Never waits its turn.
+
+        Who holds it already keeps it. Beside limits, or other slots, that is an `InvalidInput`:
+        release it first.
+        """
+        if self._is_held and len(self._checks) > 1:
+            raise InvalidInput(_HELD)
         try:
             self.decision = await self._decide(self._checks, self.id)
         except asyncio.CancelledError:
-            # The store may have granted it already, to nobody.
+            # The store may have granted it already, to nobody; shadows too.
+            self._held = _concurrent(self._checks)
             await self.release()
             raise
         self._held = _places(self._checks, self.decision)
+        self._is_held = self.decision.allowed
         return self.decision
 
     async def renew(self) -> bool:
@@ -163,11 +179,25 @@ class AsyncSlot:
 
         Raises `StoreError` when the store does not answer: the lease may then end.
         """
-        return all([await self._change(Renew(check, self.id)) for check in self._held])
+        changes = [self._change(Renew(check, self.id)) for check in self._held]
+        # Each of them, as above.
+        renewed = await asyncio.gather(*changes, return_exceptions=True)
+        for result in renewed:
+            if isinstance(result, BaseException):
+                raise result
+        return all(renewed)
 
     async def release(self) -> bool:
         """Free the slot; False when the lease had ended, or will because the store is away."""
-        return all([await self._change(Release(check, self.id)) for check in self._held])
+        self._is_held = False
+        changes = [self._change(Release(check, self.id)) for check in self._held]
+        releasing = asyncio.gather(*changes)
+        try:
+            return all(await asyncio.shield(releasing))
+        except asyncio.CancelledError:
+            # Whoever is cancelled lets go all the same: else nobody would, until the leases end.
+            await asyncio.wait([releasing])
+            raise
 
     async def __aenter__(self) -> Self:
         if self._entered:
@@ -214,94 +244,19 @@ class AsyncSlot:
     async def _keep(self, check: Check) -> None:
         """Renew one place for as long as it is held."""
         while True:
-            await asyncio.sleep(_renewal_interval(check))
+            await asyncio.sleep(renewal_interval(check))
             try:
                 renewed = await self._change(Renew(check, self.id))
             except StoreError as error:
-                _log_not_renewed(check, self.id, error)
+                log_not_renewed(check, self.id, error)
                 continue
             if not renewed:
-                _log_lost(check, self.id)
+                log_lost(check, self.id)
                 return
 
 
-class Keeper:
-    """Renews the slots that are held in this process, each three times a lease.
-
-    One thread for all of them, which begins with the first and ends when none was held for a while.
-    """
-
-    def __init__(self, change: Callable[[Change], bool]) -> None:
-        self._change = change
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._changed = threading.Condition()
-        self._held: dict[Place, tuple[Check, float]] = {}
-        self._thread: threading.Thread | None = None
-
-    def keep(self, check: Check, place: Place) -> None:
-        """Go on renewing until dropped."""
-        if self._pid != os.getpid():
-            # In the child of a fork: neither the thread nor the slots came along.
-            self._begin()
-        with self._changed:
-            self._held[place] = (check, time.monotonic() + _renewal_interval(check))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="limen-slots", daemon=True)
-                self._thread.start()
-            else:
-                self._changed.notify()
-
-    def drop(self, place: Place) -> bool:
-        """Stop renewing; return whether it was kept."""
-        with self._changed:
-            return self._held.pop(place, None) is not None
-
-    def close(self) -> None:
-        """Stop renewing anything; what is held ends with its lease."""
-        with self._changed:
-            self._held.clear()
-            self._changed.notify()
-
-    def _run(self) -> None:
-        while due := self._wait_for_due():
-            if len(due) == 1:
-                self._renew(*due[0])
-                continue
-            # Together: they share a call, and none waits for a server that only others need.
-            with ThreadPoolExecutor(min(len(due), _MAX_THREADS), "limen-slots") as threads:
-                for place, check in due:
-                    threads.submit(self._renew, place, check)
-
-    def _renew(self, place: Place, check: Check) -> None:
-        holder = place[0]
-        try:
-            renewed = self._change(Renew(check, holder))
-        except Exception as error:
-            _log_not_renewed(check, holder, error)
-            return
-        # A slot that was released meanwhile is not lost.
-        if not renewed and self.drop(place):
-            _log_lost(check, holder)
-
-    def _wait_for_due(self) -> list[tuple[Place, Check]]:
-        """Return the slots to renew now; none means that the thread ends."""
-        with self._changed:
-            idle_until = time.monotonic() + _IDLE_S
-            while True:
-                now = time.monotonic()
-                due = [(place, check) for place, (check, at) in self._held.items() if at <= now]
-                for place, check in due:
-                    self._held[place] = (check, now + _renewal_interval(check))
-                if due:
-                    return due
-                if not self._held and now >= idle_until:
-                    self._thread = None
-                    return []
-                next_at = min((at for _, at in self._held.values()), default=idle_until)
-                self._changed.wait(next_at - now)
+def _concurrent(checks: Iterable[Check]) -> tuple[Check, ...]:
+    return tuple(check for check in checks if isinstance(check.limit, Concurrency))
 
 
 def _places(checks: Iterable[Check], decision: Decision | None = None) -> tuple[Check, ...]:
@@ -312,23 +267,4 @@ def _places(checks: Iterable[Check], decision: Decision | None = None) -> tuple[
         for number, check in enumerate(checks)
         if isinstance(check.limit, Concurrency)
         and (check.enforce or (parts is not None and parts[number].allowed))
-    )
-
-
-def _renewal_interval(check: Check) -> float:
-    """Return the seconds between two renewals: two may fail before the lease ends."""
-    limit = check.limit
-    assert isinstance(limit, Concurrency)
-    return limit.lease / 3
-
-
-def _log_not_renewed(check: Check, holder: str, error: Exception) -> None:
-    """Say that a lease was not lengthened. It is tried again, twice before the lease ends."""
-    _logger.warning("slot %s (%s) was not renewed: %s", holder, check.limit, error)
-
-
-def _log_lost(check: Check, holder: str) -> None:
-    """Say that a slot ended while it was held: the process stood still for longer than that."""
-    _logger.warning(
-        "slot %s (%s) was lost: its lease ended before it was renewed", holder, check.limit
     )

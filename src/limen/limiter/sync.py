@@ -17,9 +17,10 @@ from limen.errors import ConfigurationError, RateLimitExceeded, StoreError
 from limen.guarded import Guard
 from limen.limiter import plan
 from limen.limiter.decorate import KeyFunction, key_function, name_of
+from limen.limiter.keeper import Keeper
 from limen.limiter.line import Lines, Patience, as_refusal, counts_denied
 from limen.limiter.settings import Observer, open_store, valid_instances, validate
-from limen.limiter.slot import Keeper, Slot
+from limen.limiter.slot import Slot
 from limen.model import (
     MAX_COST,
     NEVER_US,

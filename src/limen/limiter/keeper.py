@@ -1,0 +1,118 @@
+"""`Keeper`: renews the slots that are held in this process, from a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from limen.backends import Change, Renew
+from limen.model import Check, Concurrency
+
+_IDLE_S = 5.0
+_MAX_THREADS = 32
+_logger = logging.getLogger("limen")
+
+Place = tuple[str, int]
+"""Who holds, and which of the places that it holds."""
+
+
+class Keeper:
+    """Renews the slots that are held in this process, each three times a lease.
+
+    One thread for all of them, which begins with the first and ends when none was held for a while.
+    """
+
+    def __init__(self, change: Callable[[Change], bool]) -> None:
+        self._change = change
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._held: dict[Place, tuple[Check, float]] = {}
+        self._thread: threading.Thread | None = None
+
+    def keep(self, check: Check, place: Place) -> None:
+        """Go on renewing until dropped."""
+        if self._pid != os.getpid():
+            # In the child of a fork: neither the thread nor the slots came along.
+            self._begin()
+        with self._changed:
+            self._held[place] = (check, time.monotonic() + renewal_interval(check))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="limen-slots", daemon=True)
+                self._thread.start()
+            else:
+                self._changed.notify()
+
+    def drop(self, place: Place) -> bool:
+        """Stop renewing; return whether it was kept."""
+        with self._changed:
+            return self._held.pop(place, None) is not None
+
+    def close(self) -> None:
+        """Stop renewing anything; what is held ends with its lease."""
+        with self._changed:
+            self._held.clear()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while due := self._wait_for_due():
+            if len(due) == 1:
+                self._renew(*due[0])
+                continue
+            # Together: they share a call, and none waits for a server that only others need.
+            with ThreadPoolExecutor(min(len(due), _MAX_THREADS), "limen-slots") as threads:
+                for place, check in due:
+                    threads.submit(self._renew, place, check)
+
+    def _renew(self, place: Place, check: Check) -> None:
+        holder = place[0]
+        try:
+            renewed = self._change(Renew(check, holder))
+        except Exception as error:
+            log_not_renewed(check, holder, error)
+            return
+        # A slot that was released meanwhile is not lost.
+        if not renewed and self.drop(place):
+            log_lost(check, holder)
+
+    def _wait_for_due(self) -> list[tuple[Place, Check]]:
+        """Return the slots to renew now; none means that the thread ends."""
+        with self._changed:
+            idle_until = time.monotonic() + _IDLE_S
+            while True:
+                now = time.monotonic()
+                due = [(place, check) for place, (check, at) in self._held.items() if at <= now]
+                for place, check in due:
+                    self._held[place] = (check, now + renewal_interval(check))
+                if due:
+                    return due
+                if not self._held and now >= idle_until:
+                    self._thread = None
+                    return []
+                next_at = min((at for _, at in self._held.values()), default=idle_until)
+                self._changed.wait(next_at - now)
+
+
+def renewal_interval(check: Check) -> float:
+    """Return the seconds between two renewals: two may fail before the lease ends."""
+    limit = check.limit
+    assert isinstance(limit, Concurrency)
+    return limit.lease / 3
+
+
+def log_not_renewed(check: Check, holder: str, error: Exception) -> None:
+    """Say that a lease was not lengthened. It is tried again, twice before the lease ends."""
+    _logger.warning("slot %s (%s) was not renewed: %s", holder, check.limit, error)
+
+
+def log_lost(check: Check, holder: str) -> None:
+    """Say that a slot ended while it was held: the process stood still for longer than that."""
+    _logger.warning(
+        "slot %s (%s) was lost: its lease ended before it was renewed", holder, check.limit
+    )
