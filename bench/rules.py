@@ -73,6 +73,8 @@ def _other(number: int) -> dict[str, Any]:
         {"org": f"tenant-{number}", "path": {"is": "/v1/*", "not": "/v1/health"}},
         {"region": f"region-{number % 10}", "plan": f"plan-{number // 10}"},
         {"path": f"*/report-{number}.json"},
+        {"path": f"/orders/*/items-{number}"},
+        {"path": [f"/shop-{number}/{part}/*" for part in range(10)], "method": ["GET", "PUT"]},
         {"ip": f"172.{number // 250 % 250}.{number % 250}.0/24"},
     )
     return forms[number % len(forms)]

@@ -123,6 +123,15 @@ def test_settling_corrects_an_attribute_that_was_absent(engine: Threaded) -> Non
     assert used(engine) == [1, 5, 731, 731, 5, 0]
 
 
+def test_settling_by_a_number_corrects_what_was_charged_at_the_cost_of_the_request(
+    engine: Threaded,
+) -> None:
+    """Also where a rule names an attribute, and the request had none."""
+    verdict = engine.decide(ACME, 5)
+    assert engine.settle(verdict, 2)
+    assert used(engine)[2] == 2
+
+
 def test_settling_counts_once(engine: Threaded) -> None:
     verdict = engine.decide({**ACME, "tokens": "731"})
     assert engine.settle(verdict, {"tokens": 700})

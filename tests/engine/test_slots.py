@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import pickle
 
 import pytest
 
-from limen.engine import RequestRefused
+from limen import AsyncLimiter
+from limen.engine import AsyncEngine, RequestRefused
+from limen.rules import parse_text
+from tests import servers
 from tests.engine.conftest import Make
 from tests.engine.drivers import answers, clock_at, left
 
@@ -261,3 +266,36 @@ def test_a_refusal_travels_between_processes(make: Make) -> None:
         engine.slot(ANN).__enter__()
     copy = pickle.loads(pickle.dumps(caught.value))
     assert (str(copy), copy.verdict.rule) == ("refused by rule closed", "closed")
+
+
+CANCELLED = """\
+rules:
+  - {name: a, key: [user], concurrency: {slots: 500, lease: 60s}}
+  - {name: b, key: [org], concurrency: {slots: 500, lease: 60s}}
+  - {name: c, concurrency: {slots: 500, lease: 60s}}
+  - {name: d, key: [ip], mode: shadow, concurrency: {slots: 500, lease: 60s}}
+"""
+
+
+def test_whoever_is_cancelled_lets_go_of_every_place() -> None:
+    facts = {"user": "1", "org": "x", "ip": "192.0.2.7"}
+
+    async def hold_and_cancel(url: str) -> list[int | None]:
+        async with AsyncLimiter(url, deadline=2) as limiter:
+            engine = AsyncEngine(parse_text(CANCELLED), limiter)
+
+            async def hold() -> None:
+                async with engine.slot(facts):
+                    await asyncio.sleep(0)
+
+            for number in range(150):
+                task = asyncio.create_task(hold())
+                # At every moment of it: before, between and after the replies.
+                await asyncio.sleep(number * 2e-5)
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+            return [part.remaining for part in (await engine.peek(facts)).parts]
+
+    with servers.server(servers.binaries()["valkey"]) as port:
+        assert asyncio.run(hold_and_cancel(f"redis://127.0.0.1:{port}")) == [500] * 4

@@ -289,3 +289,53 @@ def test_an_absent_attribute_has_no_key(data: st.DataObject) -> None:
     names = ("a", "b", "c")
     there = data.draw(st.dictionaries(st.sampled_from(names), key_values))
     assert (key_of(names, there) is None) == (len(there) < 3)
+
+
+SHAPES: dict[str, Any] = {
+    "a star in the middle": lambda n: {"path": f"/orders/*/items-{n}"},
+    "globs beside methods that all share": lambda n: {
+        "path": [f"/p{n}/{part}/*" for part in range(30)],
+        "method": ["GET", "POST", "PUT", "DELETE", "PATCH"],
+    },
+    "paths beside users that all share": lambda n: {
+        "path": [f"/p{n}/{part}" for part in range(40)],
+        "user": [f"u{number}" for number in range(30)],
+    },
+    "a glob beside regions that all share": lambda n: {
+        "path": f"/p{n}/*",
+        "region": [f"r{number}" for number in range(200)],
+    },
+    "two attributes that only together tell apart": lambda n: {
+        "region": f"r{n % 32}",
+        "plan": f"p{n // 32}",
+    },
+}
+REQUEST = {"method": "GET", "user": "u3", "region": "r7", "plan": "p0"}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("path", ["/p7/3/x", "/p7/3", "/orders/1/items-7"])
+def test_what_tells_rules_apart_comes_first(
+    shape: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = Index(
+        rule.conditions
+        for rule in parse(
+            {
+                "rules": [
+                    {"name": f"r{n}", "match": SHAPES[shape](n), "limits": "1/s"}
+                    for n in range(1_000)
+                ]
+            }
+        ).rules
+    )
+    asked = []
+    holds = Condition.holds
+
+    def counting(self: Condition, value: str | None) -> bool:
+        asked.append(value)
+        return holds(self, value)
+
+    monkeypatch.setattr(Condition, "holds", counting)
+    index.find({**REQUEST, "path": path})
+    assert len(asked) <= 8

@@ -239,3 +239,45 @@ def test_a_rule_set_does_not_change_with_the_data_it_was_read_from() -> None:
 
 def test_repr_tells_the_version_and_how_many_rules() -> None:
     assert repr(rule_set({"name": "a", "limits": "1/s"})) == "<RuleSet 7: 1 rules>"
+
+
+def test_shadows_give_way_when_there_are_too_many_limits() -> None:
+    rules = rule_set(
+        *({"name": f"s{n}", "limits": "1/s", "mode": "shadow"} for n in range(100)),
+        {"name": "real", "limits": "1/s"},
+    )
+    found = resolve(rules, {})
+    assert found.not_applicable == ["s99"]
+    assert found.applied[-1].rule.name == "real"
+    assert len(found.checks) == 100
+
+
+def test_a_block_is_met_with_and_without_its_key() -> None:
+    rules = rule_set({"name": "b", "key": "user", "match": {"path": "/x"}, "mode": "block"})
+    assert resolve(rules, {"path": "/x"}).refused
+    assert resolve(rules, {"path": "/x", "user": "1"}).refused
+    assert not resolve(rules, {"path": "/y"}).refused
+
+
+def test_whoever_is_blocked_is_blocked_whatever_else_is_wrong_with_the_request() -> None:
+    cost = {"name": "c", "limits": "9/s", "cost": "tokens"}
+    with pytest.raises(InvalidInput, match="'tokens' is the cost in rule 'c'"):
+        resolve(rule_set(cost), {"tokens": "abc"})
+    assert resolve(rule_set(cost, {"name": "b", "mode": "block"}), {"tokens": "abc"}).refused
+
+
+def test_every_exemption_that_fits_is_named() -> None:
+    fits = {"match": {"user": "1"}}
+    rules = rule_set(
+        {"name": "r", "limits": "1/s"},
+        exemptions=[{"name": "a", **fits}, {"name": "b", **fits, "rules": ["r"]}],
+    )
+    found = resolve(rules, {"user": "1"})
+    assert (found.exempt, found.checks) == (["a", "b"], [])
+
+
+@pytest.mark.parametrize("name", ["rules", "version", "anything"])
+def test_a_rule_set_never_changes(name: str) -> None:
+    rules = rule_set({"name": "r", "limits": "1/s"})
+    with pytest.raises(AttributeError, match="a RuleSet never changes"):
+        setattr(rules, name, ())

@@ -51,7 +51,7 @@ class AsyncEngine:
         return await self._decide(attributes, cost, charge=True)
 
     async def peek(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
-        """Say what `decide` would say, rules about slots included, and charge nothing."""
+        """Say what `slot` would say, which is `decide` with slots, and charge nothing."""
         return await self._decide(attributes, cost, charge=False)
 
     async def _decide(self, attributes: Mapping[str, str], cost: int, *, charge: bool) -> Verdict:

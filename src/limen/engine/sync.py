@@ -49,7 +49,7 @@ class Engine:
         return self._decide(attributes, cost, charge=True)
 
     def peek(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
-        """Say what `decide` would say, rules about slots included, and charge nothing."""
+        """Say what `slot` would say, which is `decide` with slots, and charge nothing."""
         return self._decide(attributes, cost, charge=False)
 
     def _decide(self, attributes: Mapping[str, str], cost: int, *, charge: bool) -> Verdict:

@@ -189,15 +189,17 @@ def corrections(verdict: Verdict, actual: int | Mapping[str, int]) -> list[tuple
     A number corrects what was charged at the cost that the request itself gave; a mapping, what was
     charged by those attributes. What a rule fixes stays as it is.
     """
-    costs: Mapping[str | None, int]
     if isinstance(actual, Mapping):
         costs = {name: valid_cost(cost, f"the cost {name!r}") for name, cost in actual.items()}
+        asked = None
     else:
-        costs = {None: valid_cost(actual, "actual_cost")}
+        costs, asked = {}, valid_cost(actual, "actual_cost")
     charged: dict[int, list[tuple[Check, int]]] = {}
     for applied, of_rule in _by_rule(verdict):
         by = applied.rule.cost
-        cost = None if isinstance(by, int) else costs.get(by)
+        cost = asked if applied.cost_by is None else None
+        if isinstance(by, str) and by in costs:
+            cost = costs[by]
         if cost is None:
             continue
         for part in of_rule:

@@ -15,7 +15,7 @@ from limen.model import Concurrency, Limit, grammar
 from limen.rules import slices, spec
 from limen.rules.findings import Findings, did_you_mean
 from limen.rules.limits import limit_of
-from limen.rules.match import Condition
+from limen.rules.match import ADDRESS, Condition, read_address
 from limen.rules.rule import (
     Allowance,
     Allowances,
@@ -80,6 +80,8 @@ class Compiler:
 
     def exemption(self, of: spec.ExemptionSpec, rules: Collection[str], path: Path) -> Exemption:
         """Return the exemption. It is good for nothing if a problem was noted."""
+        if of.rules == []:
+            self._findings.add((*path, "rules"), "expected at least one rule; without it: all")
         for number, name in enumerate(of.rules or ()):
             if name not in rules:
                 # To look for near names among thousands takes a while, each time.
@@ -178,19 +180,19 @@ class Compiler:
         counters as they are.
         """
         found: list[Limit] = []
+        most = _MAX_LIMITS - (rule.concurrency is not None)
         for number, text in enumerate(texts):
             try:
                 for terms in grammar.parse(text):
-                    found.append(limit_of(terms, rule, forced, found))
+                    if len(found) <= most:
+                        found.append(limit_of(terms, rule, forced, found))
             except InvalidLimit as error:
                 if blamed is None:
                     self._findings.add((*path, number), str(error))
                 elif not self._findings.has((*path, number)):
                     self._findings.add(blamed, str(error))
-        if len(found) > _MAX_LIMITS and blamed is None:
-            self._findings.add(
-                path, f"at most {_MAX_LIMITS} limits fit on one request, got {len(found)}"
-            )
+        if len(found) > most and blamed is None:
+            self._findings.add(path, f"at most {most} limits fit on one request, got more")
         return tuple(found)
 
     def _concurrency(self, of: spec.RuleSpec, path: Path) -> Concurrency | None:
@@ -239,6 +241,11 @@ class Compiler:
                         f"the rule's key has no {name!r}{did_you_mean(name, of.key)}; "
                         f"it has: {', '.join(of.key)}",
                     )
+            if ADDRESS in override.key and read_address(override.key[ADDRESS]) is None:
+                self._findings.add(
+                    (*at, "key", ADDRESS),
+                    f"expected a single address, got {override.key[ADDRESS]!r}",
+                )
             names = tuple(name for name in of.key if name in override.key)
             limits = self._limits(override.limits, of, None, (*at, "limits"))
             span = self._span(override.starts, override.ends, at)

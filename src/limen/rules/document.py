@@ -105,6 +105,8 @@ def _items(
         findings.add((field,), f"at most {_MAX_RULES:,} fit into one set, got {len(items):,}")
         return
     for number, raw in enumerate(items):
+        if findings.is_full:
+            return
         path = (field, number)
         try:
             yield path, model.model_validate(raw), True

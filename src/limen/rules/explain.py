@@ -128,7 +128,7 @@ def _obstacle(
         if exemption.rules is None or rule.name in exemption.rules:
             return f"exempt by {exemption.name}"
     absent = [name for name in rule.key if name not in facts]
-    if absent and rule.missing == "skip":
+    if absent and rule.missing == "skip" and rule.mode != "block":
         return f"counted by {absent[0]} : absent"
     return None
 

@@ -22,6 +22,7 @@ UNLIMITED = "unlimited"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ATTRIBUTE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _MAX_TEXT = 1_000
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -108,7 +109,9 @@ def _flag(value: Any) -> bool:
 def _percent(value: Any) -> float:
     """Read a number, also one written as text: YAML's `12.5` is text here."""
     try:
-        number = math.nan if isinstance(value, bool) else float(value)
+        is_text = isinstance(value, str)
+        is_number = bool(_NUMBER.fullmatch(value)) if is_text else not isinstance(value, bool)
+        number = float(value) if is_number else math.nan
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not 0 <= number <= 100:  # what is not a number is neither
@@ -145,15 +148,19 @@ def _duration(value: Any) -> int:
 
 def _moment(value: Any) -> datetime:
     """Read a date or a time; without an offset it is UTC, and a date is its first moment."""
+    found = value
     if isinstance(value, str):
         try:
             found = datetime.fromisoformat(value)
         except ValueError:
             found = None
-        if found is not None:
-            return found if found.tzinfo else found.replace(tzinfo=UTC)
-    if isinstance(value, date) and not isinstance(value, datetime):
-        return datetime.combine(value, time(), UTC)
+    if isinstance(found, datetime):
+        try:
+            return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+        except OverflowError:
+            pass  # a moment before the first year, or after the last
+    elif isinstance(found, date):
+        return datetime.combine(found, time(), UTC)
     raise ValueError(
         f"expected a date such as 2026-12-24 or a time such as 2026-12-24T18:00Z, "
         f"got {shown(value)}"

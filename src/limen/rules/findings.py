@@ -34,6 +34,7 @@ _SYNONYMS = {
 
 
 _LONGEST_STEP = 80
+_MOST = 10_000
 
 
 class Findings:
@@ -50,10 +51,17 @@ class Findings:
 
     def add(self, path: Path, message: str) -> None:
         """Note what is wrong at a path."""
+        if self.is_full:
+            return
         path = self._real(path)
         line = self._lines(path) if self._lines else None
         self._places.add(path)
         self._problems.append(Problem(path_text(path), message, line))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is wrong that nobody would read more."""
+        return len(self._problems) >= _MOST
 
     def has(self, path: Path) -> bool:
         """Return whether anything was noted at a path."""
@@ -107,9 +115,15 @@ def path_text(path: Path) -> str:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'limits'?)`, or nothing when nothing is near."""
-    close = get_close_matches(str(word), list(known), 1) if isinstance(word, str) else []
-    return f" (did you mean '{close[0]}'?)" if close else ""
+    """Return ` (did you mean 'limits'?)`, or nothing when nothing is near.
+
+    Upper and lower case, and `-` and `_`, are the same here.
+    """
+    if not isinstance(word, str):
+        return ""
+    names = {name.lower().replace("-", "_"): name for name in known}
+    close = get_close_matches(word.lower().replace("-", "_"), names, 1)
+    return f" (did you mean '{names[close[0]]}'?)" if close else ""
 
 
 def got(value: object) -> str:

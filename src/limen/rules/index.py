@@ -1,37 +1,55 @@
 """Which of many rules a request is under, without asking each of them. Pure.
 
-Rules are sorted by what they ask for. First by exact values: all rules that name the same
-attributes share one table, from their values to those rules. What is left of each is sorted by how
-a text begins, then by how it ends, then by networks. Only what remains is tested one by one. So the
+Rules are sorted into a tree. There are four ways to sort a rule: by an attribute's exact values, by
+how a text begins, by how it ends, and by networks. At each node a rule takes the way that it shares
+with the fewest others, so that what tells rules apart comes first; a rule with several values
+stands in several places. A node with few rules asks each of them for what is still open. So the
 time depends on how many rules fit and on how differently rules are built, not on their number.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
-from math import prod
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
-from limen.rules.match import Condition, read_address
+from limen.rules.match import Condition, Values, read_address
 
 Conditions = Mapping[str, Condition]
 Facts = Mapping[str, str]
-_Entry = tuple[int, dict[str, Condition], Conditions, int]
-"""A rule's number, what is yet to be sorted by, what is yet to be tested, and in how many places
-it stands."""
 
 _FEW = 4
-_MAX_EXPANDED = 1_000
-_MAX_PLACES = 100
+_MAX_VALUES = 10_000
+_MAX_PLACES = 1_000
+"""In how many places a rule may stand, once it stands in more than one."""
+
+
+class _Way(NamedTuple):
+    kind: Literal["exact", "begins", "ends", "network"]
+    name: str
+
+
+class _Entry(NamedTuple):
+    number: int
+    ways: Mapping[_Way, Sequence[Hashable]]
+    """What it may yet be sorted by, and where it would then stand."""
+    tests: Conditions
+    """What is yet to be tested."""
+    places: int
+    """In how many places it stands."""
+
+
+_Tables = dict[_Way, dict[Hashable, list[_Entry]]]
 
 
 class Index:
     """Finds the numbers of the rules whose conditions a request fulfils."""
 
     def __init__(self, rules: Iterable[Conditions]) -> None:
-        entries = [(number, dict(rule), rule, 1) for number, rule in enumerate(rules)]
-        self._root = _Node(entries)
+        self._root = _Node(
+            [_Entry(number, _ways(rule), rule, 1) for number, rule in enumerate(rules)]
+        )
 
     def find(self, facts: Facts) -> list[int]:
         """Return the numbers of the rules that fit, in their order."""
@@ -57,25 +75,29 @@ class _Node:
     __slots__ = ("_beginnings", "_endings", "_exact", "_networks", "branches", "tested")
 
     def __init__(self, entries: Sequence[_Entry]) -> None:
-        self._exact: list[tuple[str | tuple[str, ...], dict[object, _Node]]] = []
-        self._beginnings: list[tuple[str, _Prefixes]] = []
-        self._endings: list[tuple[str, _Prefixes]] = []
-        self._networks: list[tuple[str, dict[tuple[int, int], dict[int, _Node]]]] = []
-        rest = list(entries)
-        if len(rest) > _FEW:
-            rest = self._sort_by_exact_values(rest)
-            rest = self._sort_by_text(rest, self._beginnings, _beginnings)
-            rest = self._sort_by_text(rest, self._endings, _endings)
-            rest = self._sort_by_networks(rest)
-        self.tested = [(number, tuple(tests.items())) for number, _, tests, _ in rest]
-        self.branches = len(rest) < len(entries)
+        rest, sorted_ = _sort(entries) if len(entries) > _FEW else (list(entries), _Tables())
+        tables = {
+            way: {place: _Node(among) for place, among in table.items()}
+            for way, table in sorted_.items()
+        }
+        self._exact = [(way.name, of) for way, of in tables.items() if way.kind == "exact"]
+        self._beginnings = [
+            (way.name, _Prefixes(of)) for way, of in tables.items() if way.kind == "begins"
+        ]
+        self._endings = [
+            (way.name, _Prefixes(of)) for way, of in tables.items() if way.kind == "ends"
+        ]
+        self._networks = [
+            (way.name, _by_length(of)) for way, of in tables.items() if way.kind == "network"
+        ]
+        self.tested = [(entry.number, tuple(entry.tests.items())) for entry in rest]
+        self.branches = bool(tables)
 
     def follow(self, facts: Facts, nodes: list[_Node]) -> None:
         """Add the nodes below that a request leads to."""
         get = facts.get
-        for names, table in self._exact:
-            values = get(names) if type(names) is str else tuple([get(name) for name in names])
-            node = table.get(values)
+        for name, table in self._exact:
+            node = table.get(get(name))
             if node is not None:
                 nodes.append(node)
         for name, prefixes in self._beginnings:
@@ -86,93 +108,109 @@ class _Node:
             value = get(name)
             if value is not None:
                 prefixes.follow(value[::-1], nodes)
-        for name, tables in self._networks:
+        for name, lengths in self._networks:
             address = read_address(get(name, ""))
             if address is None:
                 continue
             version, number = address
-            for (of_version, cut), starts in tables.items():
+            for (of_version, cut), starts in lengths.items():
                 node = starts.get(number >> cut) if of_version == version else None
                 if node is not None:
                     nodes.append(node)
 
-    def _sort_by_exact_values(self, entries: list[_Entry]) -> list[_Entry]:
-        rest: list[_Entry] = []
-        shapes: dict[tuple[str, ...], dict[object, list[_Entry]]] = {}
-        for entry in entries:
-            number, sortable, tests, places = entry
-            exact = _exact_values(sortable, places)
-            if not exact:
-                rest.append(entry)
-                continue
-            names = tuple(exact)
-            # These hold by the place in the table, and need no other test.
-            left = {name: sortable[name] for name in sortable if name not in exact}
-            tests = {name: tests[name] for name in tests if name not in exact}
-            table = shapes.setdefault(names, {})
-            grown = places * prod(map(len, exact.values()))
-            for values in product(*exact.values()):
-                place: object = values[0] if len(names) == 1 else values
-                table.setdefault(place, []).append((number, left, tests, grown))
-        self._exact = [
-            (names[0] if len(names) == 1 else names, _nodes(table))
-            for names, table in shapes.items()
-        ]
-        return rest
 
-    def _sort_by_text(
-        self, entries: list[_Entry], into: list[tuple[str, _Prefixes]], texts: _TextsOf
-    ) -> list[_Entry]:
-        rest: list[_Entry] = []
-        tables: dict[str, dict[object, list[_Entry]]] = {}
-        for entry in entries:
-            number, sortable, tests, places = entry
-            found = {name: texts(condition) for name, condition in sortable.items()}
-            # The attribute whose shortest text is longest tells most.
-            name = max(found, key=lambda name: min(map(len, found[name]), default=0), default="")
-            grown = places * len(set(found.get(name, ())))
-            too_many = places > 1 and grown > _MAX_PLACES
-            if not name or not found[name] or "" in found[name] or too_many:
-                rest.append(entry)
-                continue
-            left = {other: sortable[other] for other in sortable if other != name}
-            if texts.say_all_of(sortable[name]):
-                tests = {other: tests[other] for other in tests if other != name}
-            table = tables.setdefault(name, {})
-            for text in set(found[name]):
-                table.setdefault(text, []).append((number, left, tests, grown))
-        into.extend((name, _Prefixes(_nodes(table))) for name, table in tables.items())
-        return rest
+def _sort(entries: Sequence[_Entry]) -> tuple[list[_Entry], _Tables]:
+    """Put each entry where the fewest others stand; return who stands nowhere, and the tables."""
+    crowd = Counter(
+        (way, place) for entry in entries for way, places in entry.ways.items() for place in places
+    )
+    rest: list[_Entry] = []
+    tables: _Tables = {}
+    for entry in entries:
+        way = _best_way(entry, crowd, len(entries))
+        if way is None:
+            rest.append(entry)
+            continue
+        places = entry.ways[way]
+        below = _Entry(
+            entry.number,
+            {other: found for other, found in entry.ways.items() if other != way},
+            _tests_below(entry.tests, way),
+            entry.places * len(places),
+        )
+        table = tables.setdefault(way, {})
+        for place in places:
+            table.setdefault(place, []).append(below)
+    return rest, tables
 
-    def _sort_by_networks(self, entries: list[_Entry]) -> list[_Entry]:
-        rest: list[_Entry] = []
-        found: dict[str, dict[tuple[int, int], dict[object, list[_Entry]]]] = {}
-        for entry in entries:
-            number, sortable, tests, places = entry
-            networks = {
-                name: of.is_.networks
-                for name, of in sortable.items()
-                if of.is_ is not None and of.is_.networks is not None
-            }
-            if not networks:
-                rest.append(entry)
-                continue
-            name, of = networks.popitem()
-            left = {other: sortable[other] for other in sortable if other != name}
-            if sortable[name].not_ is None:
-                tests = {other: tests[other] for other in tests if other != name}
-            tables = found.setdefault(name, {})
-            for length, starts in of.tables.items():
-                for start in starts:
-                    table = tables.setdefault(length, {})
-                    table.setdefault(start, []).append(
-                        (number, left, tests, places * len(of.texts))
-                    )
-        self._networks = [
-            (name, {length: _nodes(table) for length, table in tables.items()})  # type: ignore[misc]  # its places are numbers
-            for name, tables in found.items()
-        ]
-        return rest
+
+def _best_way(entry: _Entry, crowd: Mapping[tuple[_Way, Hashable], int], all_: int) -> _Way | None:
+    """Return the way that leads to the least crowded places; None when none leads anywhere."""
+    best, least = None, (all_ + 1, 0)
+    for way, places in entry.ways.items():
+        if entry.places > 1 and entry.places * len(places) > _MAX_PLACES:
+            continue
+        most = max(crowd[way, place] for place in places)
+        if most == all_ and len(places) > 1:
+            continue  # everybody would stand there, and many times
+        if (most, len(places)) < least:
+            best, least = way, (most, len(places))
+    return best
+
+
+def _tests_below(tests: Conditions, way: _Way) -> Conditions:
+    """Return what is yet to be tested of a rule that was sorted: not what its place says."""
+    condition = tests.get(way.name)
+    if condition is None or condition.not_ is not None or condition.is_ is None:
+        return tests
+    values = condition.is_
+    if way.kind == "begins" and (
+        values.exact or any(of.suffix or of.middles for of in values.globs)
+    ):
+        return tests
+    if way.kind == "ends" and (values.exact or any(of.prefix or of.middles for of in values.globs)):
+        return tests
+    return {name: other for name, other in tests.items() if name != way.name}
+
+
+def _ways(rule: Conditions) -> dict[_Way, Sequence[Hashable]]:
+    """Return by what a rule can be sorted."""
+    found: dict[_Way, Sequence[Hashable]] = {}
+    for name, condition in rule.items():
+        values = condition.is_
+        if values is None:
+            continue
+        if values.networks is not None:
+            tables = values.networks.tables
+            found[_Way("network", name)] = [
+                (length, start) for length, starts in tables.items() for start in starts
+            ]
+        elif not values.globs:
+            found[_Way("exact", name)] = list(values.exact)
+        else:
+            found.update(_text_ways(name, values))
+    return {way: places for way, places in found.items() if 0 < len(places) <= _MAX_VALUES}
+
+
+def _text_ways(name: str, values: Values) -> dict[_Way, Sequence[Hashable]]:
+    begins = {*values.exact, *(glob.prefix for glob in values.globs)}
+    ends = {text[::-1] for text in (*values.exact, *(glob.suffix for glob in values.globs))}
+    found: dict[_Way, Sequence[Hashable]] = {}
+    # Every text begins with nothing, and ends with it.
+    if "" not in begins:
+        found[_Way("begins", name)] = list(begins)
+    if "" not in ends:
+        found[_Way("ends", name)] = list(ends)
+    return found
+
+
+def _by_length(table: Mapping[Hashable, _Node]) -> dict[tuple[int, int], dict[int, _Node]]:
+    """Return networks by their version and length: an address is looked up once for each."""
+    found: dict[tuple[int, int], dict[int, _Node]] = {}
+    places: Mapping[Any, _Node] = table  # as `_ways` made them
+    for (length, start), node in places.items():
+        found.setdefault(length, {})[start] = node
+    return found
 
 
 class _Prefixes:
@@ -185,7 +223,7 @@ class _Prefixes:
 
     __slots__ = ("_nodes", "_shorter", "_texts")
 
-    def __init__(self, nodes: Mapping[object, _Node]) -> None:
+    def __init__(self, nodes: Mapping[Hashable, _Node]) -> None:
         self._texts = sorted(map(str, nodes))
         self._nodes = [nodes[text] for text in self._texts]
         self._shorter: list[int] = []
@@ -202,47 +240,3 @@ class _Prefixes:
             if value.startswith(self._texts[number]):
                 nodes.append(self._nodes[number])
             number = self._shorter[number]
-
-
-def _nodes(table: Mapping[object, Sequence[_Entry]]) -> dict[object, _Node]:
-    return {place: _Node(entries) for place, entries in table.items()}
-
-
-def _exact_values(conditions: Conditions, places: int) -> dict[str, frozenset[str]]:
-    """Return the attributes that must be one of few exact values: as many as can be expanded."""
-    found = {
-        name: of.is_.exact
-        for name, of in sorted(conditions.items())
-        if of.is_ and not of.is_.globs and not of.is_.networks and not of.not_
-    }
-    while len(found) > (places == 1) and places * prod(map(len, found.values())) > _MAX_EXPANDED:
-        del found[max(found, key=lambda name: len(found[name]))]
-    return found
-
-
-class _TextsOf:
-    """What each alternative of a condition begins with; or ends with, read backwards."""
-
-    def __init__(self, *, backwards: bool) -> None:
-        self._backwards = backwards
-
-    def __call__(self, condition: Condition) -> list[str]:
-        values = condition.is_
-        if values is None or not values.globs:
-            return []
-        if self._backwards:
-            return [text[::-1] for text in (*values.exact, *(of.suffix for of in values.globs))]
-        return [*values.exact, *(of.prefix for of in values.globs)]
-
-    def say_all_of(self, condition: Condition) -> bool:
-        """Return whether a condition asks for nothing but these texts."""
-        values = condition.is_
-        if values is None or values.exact or condition.not_ is not None:
-            return False
-        if self._backwards:
-            return not any(of.prefix or of.middles for of in values.globs)
-        return not any(of.suffix or of.middles for of in values.globs)
-
-
-_beginnings = _TextsOf(backwards=False)
-_endings = _TextsOf(backwards=True)

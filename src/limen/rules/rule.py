@@ -162,6 +162,8 @@ class Applied(Struct, frozen=True, gc=False):
     """How many checks it makes; none when it is unlimited, or refuses without asking."""
     refusal: Refusal | None = None
     """Why it refuses without asking the store."""
+    cost_by: str | int | None = None
+    """What gave the cost: an attribute, the rule's own number, or None: the request."""
 
 
 class Exemption(Struct, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ class Resolution:
         "_keys",
         "_now",
         "_slots",
+        "_trouble",
         "applied",
         "checks",
         "exempt",
@@ -47,6 +48,7 @@ class Resolution:
         self._now = now
         self._slots = slots
         self._keys: dict[tuple[str, ...], str | None] = {}
+        self._trouble: InvalidInput | None = None
 
     def apply(self, rule: Rule) -> None:
         """Add what a rule that matches asks for."""
@@ -54,7 +56,9 @@ class Resolution:
             return
         key = self._key(rule.key) if rule.key else rule.alone
         if key is None:
-            if rule.missing == "deny":
+            if rule.mode == "block":
+                self._refuse(rule, "blocked", rule.enforced is None)
+            elif rule.missing == "deny":
                 # Who has no key is in no slice of keys.
                 self._refuse(rule, "missing", rule.mode != "shadow" and rule.enforced is None)
             return
@@ -72,13 +76,15 @@ class Resolution:
         checks = len(allowance.limits) + (rule.concurrency is not None)
         try:
             cost = rule.cost_of(self._facts, self._cost) if allowance.limits else 0
-        except InvalidInput:
-            if enforce:
-                raise
-            # A shadow has no say, not even this one.
+        except InvalidInput as error:
+            # A shadow has no say, not even this one; and a block comes before any other.
+            self._trouble = self._trouble or (error if enforce else None)
             self.not_applicable.append(rule.name)
             return
-        self._check(Applied(rule, allowance, enforce, checks), key, cost)
+        cost_by = rule.cost
+        if isinstance(cost_by, str) and cost_by not in self._facts:
+            cost_by = None
+        self._check(Applied(rule, allowance, enforce, checks, cost_by=cost_by), key, cost)
 
     def apply_plain(self, applied: Applied) -> None:
         """Add what a rule asks for that says the same to everybody, as nearly every rule does."""
@@ -91,9 +97,6 @@ class Resolution:
 
     def _check(self, applied: Applied, key: str, cost: int) -> None:
         checks, rule, enforce = self.checks, applied.rule, applied.enforce
-        if len(checks) + applied.checks > _MAX_CHECKS:
-            self.not_applicable.append(rule.name)
-            return
         on_error = rule.on_error
         # What one user does lives on one node, whatever else it is counted by.
         subject = key if len(rule.key) <= 1 else self._key(rule.key[:1])
@@ -102,6 +105,29 @@ class Resolution:
         for limit in applied.allowance.limits:
             checks.append(Check(limit, key, cost, subject, enforce, on_error))
         self.applied.append(applied)
+
+    def finish(self) -> None:
+        """Keep to what one call of the store takes; raise what has to be raised."""
+        if self._trouble is not None and not self.refused:
+            raise self._trouble
+        if len(self.checks) <= _MAX_CHECKS:
+            return
+        # Shadows give way first, then rules for which there is no room behind the others.
+        order = sorted(range(len(self.applied)), key=lambda n: (not self.applied[n].enforce, n))
+        kept, room = set(), _MAX_CHECKS
+        for number in order:
+            if self.applied[number].checks <= room:
+                room -= self.applied[number].checks
+                kept.add(number)
+        checks, applied = self.checks, self.applied
+        self.checks, self.applied, first = [], [], 0
+        for number, each in enumerate(applied):
+            if number in kept:
+                self.checks += checks[first : first + each.checks]
+                self.applied.append(each)
+            else:
+                self.not_applicable.append(each.rule.name)
+            first += each.checks
 
     def _refuse(self, rule: Rule, why: Refusal, enforce: bool) -> None:
         self.applied.append(Applied(rule, _NOTHING, enforce, 0, why))
@@ -118,6 +144,18 @@ class Resolution:
 class RuleSet:
     """An immutable set of rules. A request is decided by one from start to end."""
 
+    rules: tuple[Rule, ...]
+    """All of them, in the order of their document."""
+    exemptions: tuple[Exemption, ...]
+    version: str
+    """What names this set: the number it has in its store, or the digest of its file."""
+    document: Mapping[str, Any]
+    """What it was read from."""
+    _live: tuple[Rule, ...]
+    _plain: tuple[Applied | None, ...]
+    _index: Index
+    _exempt: Index
+
     def __init__(
         self,
         rules: Iterable[Rule],
@@ -126,21 +164,25 @@ class RuleSet:
         version: str = "",
         document: Mapping[str, Any] | None = None,
     ) -> None:
-        self.rules: tuple[Rule, ...] = tuple(rules)
-        self.exemptions: tuple[Exemption, ...] = tuple(exemptions)
-        self.version: str = version
-        """What names this set: the number it has in its store, or the digest of its file."""
-        self.document: Mapping[str, Any] = document or {"rules": []}
-        """What it was read from."""
-        self._live = tuple(rule for rule in self.rules if rule.mode != "off")
-        self._plain = tuple(
+        set_ = object.__setattr__
+        set_(self, "rules", tuple(rules))
+        set_(self, "exemptions", tuple(exemptions))
+        set_(self, "version", version)
+        set_(self, "document", document or {"rules": []})
+        live = tuple(rule for rule in self.rules if rule.mode != "off")
+        plain = tuple(
             Applied(rule, rule.allowances.own, True, len(rule.allowances.own.limits))
             if rule.is_plain
             else None
-            for rule in self._live
+            for rule in live
         )
-        self._index = Index(rule.conditions for rule in self._live)
-        self._exempt = Index(exemption.conditions for exemption in self.exemptions)
+        set_(self, "_live", live)
+        set_(self, "_plain", plain)
+        set_(self, "_index", Index(rule.conditions for rule in live))
+        set_(self, "_exempt", Index(exemption.conditions for exemption in self.exemptions))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a RuleSet never changes; make another to change its {name}")
 
     def resolve(self, facts: Facts, cost: int, now: float, *, slots: bool = False) -> Resolution:
         """Return what to check for a request with these attributes.
@@ -162,6 +204,7 @@ class RuleSet:
                 found.apply_plain(applied)
             else:
                 found.apply(live[number])
+        found.finish()
         return found
 
     def in_shadow(self, names: frozenset[str] | None) -> RuleSet:
@@ -178,14 +221,15 @@ class RuleSet:
 
     def _spared(self, facts: Facts, now: float, found: Resolution) -> frozenset[str] | None:
         """Return the rules that a request is exempt from; None is all."""
-        spared = _NOBODY
+        spared: frozenset[str] | None = _NOBODY
         for number in self._exempt.find(facts):
             exemption = self.exemptions[number]
             if exemption.span.holds(now):
                 found.exempt.append(exemption.name)
-                if exemption.rules is None:
-                    return None
-                spared |= exemption.rules
+                if exemption.rules is None or spared is None:
+                    spared = None
+                else:
+                    spared |= exemption.rules
         return spared
 
     def __repr__(self) -> str:

@@ -110,6 +110,18 @@ def test_a_bad_file_is_an_error_with_lines(file: Path) -> None:
         asyncio.run(FileStore(file).load())
 
 
+def test_a_bad_file_is_not_read_again_before_it_changes(file: Path) -> None:
+    file.write_text("rules: 5")
+    store = FileStore(file)
+    for _ in range(2):
+        with pytest.raises(InvalidRules, match="line 1: rules: expected a list, got 5"):
+            asyncio.run(store.version())
+    read = store._known
+    with pytest.raises(InvalidRules):
+        asyncio.run(store.load())
+    assert store._known is read
+
+
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot read the rules in .*none\.yaml: No such"):
         asyncio.run(FileStore(tmp_path / "none.yaml").load())

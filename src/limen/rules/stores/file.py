@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from limen.errors import InvalidRules
 from limen.rules.document import load
 from limen.rules.ruleset import RuleSet
 from limen.rules.stores import Snapshot
@@ -15,7 +16,7 @@ class FileStore:
 
     def __init__(self, path: str | Path) -> None:
         self.path: Path = Path(path)
-        self._known: tuple[tuple[int, ...], RuleSet] | None = None
+        self._known: tuple[tuple[int, ...], RuleSet | InvalidRules] | None = None
 
     async def version(self) -> str:
         """Return the digest of what the file says. Reads it only when it has changed.
@@ -37,7 +38,14 @@ class FileStore:
         known = self._known
         if known is None or known[0] != stamp:
             # A file that is replaced while it is read has another stamp the next time.
-            known = self._known = (stamp, load(self.path))
+            try:
+                known = (stamp, load(self.path))
+            except InvalidRules as error:
+                # It stays as bad as it is until it changes, and need not be read again.
+                known = (stamp, error)
+            self._known = known
+        if isinstance(known[1], InvalidRules):
+            raise InvalidRules(known[1].problems)
         return known[1]
 
     def __repr__(self) -> str:
