@@ -61,6 +61,36 @@ def store(url: str) -> SqlStore:
             ],
             "version 2 of the rules is not what was saved",
         ),
+        (
+            ["UPDATE limen_rule_sets SET author = 'eve' WHERE version = 2"],
+            "version 2 of the rules is not what was saved",
+        ),
+        (
+            ["UPDATE limen_rule_sets SET created_at = '2020-01-01T00:00:00.000000Z'"],
+            "version 1 of the rules is not what was saved",
+        ),
+        (
+            ["UPDATE limen_rule_sets SET parent = NULL WHERE version = 3"],
+            "version 3 of the rules is not what was saved",
+        ),
+        (
+            ["UPDATE limen_rule_sets SET changes = '[]' WHERE version = 2"],
+            "the changes of version 2 are not what was saved",
+        ),
+        (
+            [
+                "INSERT INTO limen_rule_sets SELECT 4, 3, digest, author, comment, created_at, "
+                "document, changes FROM limen_rule_sets WHERE version = 3"
+            ],
+            "rows behind the last one that was written",
+        ),
+        (
+            [
+                "INSERT INTO limen_audit SELECT 7, at, actor, action, version, active_before, "
+                "comment, digest, hash FROM limen_audit WHERE id = 6"
+            ],
+            "rows behind the last one that was written",
+        ),
     ],
 )
 def test_change_past_the_store_is_found(store: SqlStore, statements: list[str], found: str) -> None:
@@ -72,11 +102,11 @@ def test_change_past_the_store_is_found(store: SqlStore, statements: list[str], 
 def test_forger_who_knows_the_hash_would_have_to_write_every_later_row_anew(
     store: SqlStore,
 ) -> None:
-    third, second = run(store.audit(limit=2, before=4))
-    forged = structs.replace(third, actor="eve")
-    new_hash = chained(second.hash, forged)
-    execute(store, f"UPDATE limen_audit SET actor = 'eve', hash = '{new_hash}' WHERE id = 3")
-    with pytest.raises(StoreError, match="row 4 of the audit is not what was written"):
+    fourth, third = run(store.audit(limit=2, before=5))
+    forged = structs.replace(fourth, actor="eve")
+    new_hash = chained(third.hash, forged)
+    execute(store, f"UPDATE limen_audit SET actor = 'eve', hash = '{new_hash}' WHERE id = 4")
+    with pytest.raises(StoreError, match="row 5 of the audit is not what was written"):
         run(store.verify_audit())
 
 
@@ -84,3 +114,21 @@ def test_rules_that_are_not_what_was_saved_are_not_loaded(store: SqlStore) -> No
     execute(store, "UPDATE limen_rule_sets SET document = '{\"rules\":[]}' WHERE version = 3")
     with pytest.raises(StoreError, match="version 3 of the rules is not what was saved"):
         run(store.load())
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("UPDATE limen_rule_sets SET document = '{not json' WHERE version = 3", "not what was"),
+        ("UPDATE limen_rule_sets SET changes = 'x' WHERE version = 3", "not what was saved"),
+    ],
+)
+def test_what_cannot_be_read_any_more_is_an_error_of_the_store(
+    store: SqlStore, statement: str, found: str
+) -> None:
+    execute(store, statement)
+    for verb in (store.load, store.verify_audit, store.history):
+        if verb == store.history and "document" in statement:
+            continue
+        with pytest.raises(StoreError, match=found):
+            run(verb())
