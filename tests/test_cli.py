@@ -214,8 +214,9 @@ def test_version_is_printed(limen: Callable[..., Ran]) -> None:
         (["dmeo"], "'dmeo'"),
         (["--verbose"], "--verbose"),
         (["demo", "--fast"], "--fast"),
-        (["demo", "--speed", "0"], "--speed"),
-        (["demo", "--speed", "quick"], "--speed"),
+        (["demo", "--speed", "0"], "'--speed': expected 0.1 or more, got '0'"),
+        (["demo", "--speed", "101"], "'--speed': expected 100.0 or less, got '101'"),
+        (["demo", "--speed", "quick"], "'--speed': expected a number, got 'quick'"),
         (["demo", "more"], "more"),
     ],
 )
@@ -226,7 +227,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert ran.exit_code == 2
     assert ran.out == ""
     assert ran.err.startswith("limen: ")
-    assert ran.err.endswith("(see limen --help)\n")
+    command = "limen demo" if arguments[0] == "demo" else "limen"
+    assert ran.err.endswith(f"(see {command} --help)\n")
     assert ran.err.count("\n") == 1
     assert named in ran.err
 
@@ -240,7 +242,8 @@ def test_a_missing_extra_names_the_install_command(missing: str) -> None:
     assert ran.returncode == 1
     assert ran.stdout == ""
     assert ran.stderr == (
-        "limen: the command line needs typer and rich: pip install 'limen[cli]'\n"
+        "limen: the command line needs typer and rich: pip install 'limen[cli]' "
+        "(from a clone: pip install '.[cli]')\n"
     )
 
 

@@ -283,6 +283,40 @@ def test_a_scalar_is_what_its_writer_meant(text: str, value: object) -> None:
     assert (type(found), found) == (type(value), value)
 
 
+# Columns: a text, and what is said of it after what libyaml says.
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("a: 1\r\n\tb: 2\r\n", "use spaces, not tabs"),
+        ("a: 1\u2028\tb: 2\n", "use spaces, not tabs"),
+        ("a: b: c", "a text with ': ' in it needs quotes"),
+        ("a\n  b: c", "check the indentation of this line"),
+        ("a: [::1, b]", "an address such as ::1 needs quotes here"),
+        ("a: {b: c,, d: e}", None),
+        ("a: [b, ]]", None),
+        ("a: 'b'c'", "look at the quotes before it: within single quotes, ' is written ''"),
+        ('a: "b"c"', 'look at the quotes before it: within double quotes, " is written \\"'),
+        ("a: `b`", "to begin a text with '`', quote it"),
+        ("a: *", "to begin a text with '*', quote it"),
+        ('a: "\\d"', "use single quotes"),
+    ],
+)
+def test_a_slip_in_yaml_is_answered_by_what_to_do(text: str, hint: str | None) -> None:
+    with pytest.raises(InvalidRules) as caught:
+        read(text)
+    [problem] = caught.value.problems
+    said, _, told = problem.message.partition("; ")
+    assert said.startswith("this is not YAML: ")
+    assert told == (hint or "")
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_a_quote_that_is_not_closed_is_told_where_it_opens(quote: str) -> None:
+    with pytest.raises(InvalidRules) as caught:
+        read(f"a: 1\nb: {quote}c\nd: 2\ne: 3\n")
+    assert [problem.line for problem in caught.value.problems] == [2]
+
+
 DOCUMENT = """\
 # A remark.
 rules:

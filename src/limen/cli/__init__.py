@@ -5,45 +5,67 @@ same, so nothing here imports them before `main` can say what is missing. Rules 
 still: their commands import them when they run.
 """
 
+import contextlib
+import errno
 import io
 import os
+import re
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from limen import __version__
-from limen.errors import ConfigurationError, InvalidInput, LimenError
+from limen.cli.masking import masked
+from limen.errors import ConfigurationError, InvalidInput, LimenError, shown
 
 if TYPE_CHECKING:
-    from typer import Typer
+    from typer import BadParameter, Typer
 
-_NEEDED = {
-    ("rich", "typer"): "the command line needs typer and rich: pip install 'limen[cli]'",
-    ("pydantic", "yaml"): "rules need pydantic and PyYAML: pip install 'limen[cli,sql]'",
-    ("alembic", "sqlalchemy"): "rules in a database need SQLAlchemy: pip install 'limen[cli,sql]'",
+_EXTRAS = {
+    ("rich", "typer"): ("the command line needs typer and rich", "cli"),
+    ("pydantic", "yaml"): ("rules need pydantic and PyYAML", "cli,sql"),
+    ("aiosqlite", "alembic", "asyncpg", "sqlalchemy"): ("rules in a database need {}", "cli,sql"),
+    ("hiredis", "redis"): ("a store on Redis needs {}", "cli,redis"),
+}
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_INTERRUPTED = 130
+_EXPECTED = {
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
+    "greater_than_equal": "{ge} or more",
+    "less_than_equal": "{le} or less",
 }
 
 
 def main() -> None:
     """Run the command line. A mistake is one line on stderr and exit code 2; a failure, 1."""
+    try:
+        exit_code = _run()
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        # Also in the middle of an import, which takes longer than a finger.
+        exit_code = _INTERRUPTED
+    except ModuleNotFoundError as error:
+        message = _missing(error)
+        if message is None:
+            raise
+        exit_code = _fail(message, 1)
+    except BrokenPipeError:
+        # Whoever read has enough, as `head` does.
+        exit_code = _give_up_writing()
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        _fail(f"cannot write: {error.strerror}", 1)
+        exit_code = _give_up_writing()
+    sys.exit(exit_code)
+
+
+def _run() -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A name that a terminal cannot show is no reason to fail.
             stream.reconfigure(errors="backslashreplace")
-    try:
-        sys.exit(_run())
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        for packages, message in _NEEDED.items():
-            if package in packages:
-                sys.exit(f"limen: {message}")
-        raise
-    except BrokenPipeError:
-        # Whoever read has enough, as `head` does. Python would complain once more when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(1)
-
-
-def _run() -> int:
     app = build_app()
 
     import typer
@@ -53,26 +75,58 @@ def _run() -> int:
     try:
         return int(app(prog_name="limen", standalone_mode=False) or 0)
     except usage_error as error:
-        path = error.ctx.command_path if error.ctx is not None else "limen"
-        # Of these, `limen --help` does not tell enough.
-        where = path if path.startswith(("limen rules", "limen explain")) else "limen"
-        return _fail(f"{error.format_message()} (see {where} --help)", 2)
+        where = error.ctx.command_path if error.ctx is not None else "limen"
+        return _fail(f"{_in_our_words(error)} (see {where} --help)", 2)
     except LimenError as error:
+        missing = _missing(error.__cause__ or error.__context__)
+        if missing is not None:
+            return _fail(missing, 1)
         return _fail(str(error), 2 if isinstance(error, ConfigurationError | InvalidInput) else 1)
     except typer.Abort:
-        return 130
+        return _INTERRUPTED
+
+
+def _missing(error: BaseException | None) -> str | None:
+    """Return what to do about a package that is not installed; None for any other error."""
+    package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    for packages, (message, extra) in _EXTRAS.items():
+        if package in packages:
+            install = f"pip install 'limen[{extra}]' (from a clone: pip install '.[{extra}]')"
+            return f"{message.format(package)}: {install}"
+    return None
+
+
+def _in_our_words(error: "BadParameter") -> str:
+    """Return what was wrong with an argument as limen says it elsewhere."""
+    # typer 0.29 has numbers read by pydantic, which knows what it got; before, it was in the text.
+    details: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+    if details and details[0]["type"] in _EXPECTED:
+        expected = _EXPECTED[details[0]["type"]].format(**details[0].get("ctx", {}))
+        told = f"expected {expected}, got {shown(details[0]['input'])}"
+        return error.format_message().replace(error.message, told)
+    return re.sub(
+        r"('.*') is not a valid (int|float)[a-z ]*\.",
+        lambda found: f"expected {_EXPECTED[f'{found[2]}_parsing']}, got {found[1]}",
+        error.format_message(),
+    )
 
 
 def _fail(message: str, exit_code: int) -> int:
-    print(f"limen: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # there may be no room for this either
+        print(f"limen: {masked(message)}", file=sys.stderr)
     return exit_code
+
+
+def _give_up_writing() -> int:
+    """Let what is still to be written go nowhere: else Python complains of it when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 1
 
 
 def build_app() -> "Typer":
     """Return the commands. Raises `ModuleNotFoundError` without the extra `cli`."""
     import typer
 
-    from limen import demo, doctor
     from limen.cli.explain import show_explanation
     from limen.cli.kill_switch import app as kill_switch
     from limen.cli.rules import app as rules
@@ -136,6 +190,8 @@ def build_app() -> "Typer":
             limen demo --speed 2        in half the time
             limen demo | less           plain text, as with --no-animation
         """
+        from limen import demo
+
         demo.run(animated=not no_animation, speed=speed)
 
     @app.command("doctor")
@@ -168,6 +224,8 @@ def build_app() -> "Typer":
         if url is None:
             print(context.get_help())
             return
+        from limen import doctor
+
         where, findings = doctor.examine(url, namespace)
         if as_json:
             print(doctor.as_json(findings))

@@ -6,13 +6,14 @@ A store that does not answer is an error here: numbers of this process would loo
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from msgspec import Struct
 
 from limen.cli import place
+from limen.cli.masking import refuse_address
 from limen.clock import SystemClock
 from limen.connect import is_shared
 from limen.connect import parse as parse_address
@@ -22,6 +23,7 @@ from limen.limiter import Limiter
 from limen.rules import RuleSet
 from limen.rules.explain import Explanation, attributes, explain
 from limen.rules.findings import did_you_mean
+from limen.rules.match import ADDRESS, read_address
 
 # A person waits longer than a request does.
 _DEADLINE_S = 3.0
@@ -50,17 +52,19 @@ class Answer(Struct, frozen=True):
     at: float
     is_now: bool
     facts: dict[str, str]
+    notes: list[str]
+    """What the asker may have got wrong."""
     explanation: Explanation
     verdict: Verdict
 
 
 def answer(asked: Question, where: str, version: int | None) -> Answer:
     """Return what the rules say to a request, and the store of it. Raises `LimenError`."""
-    facts = _facts(asked.attributes)
+    typed = _attributes(asked.attributes)
+    facts = {name: value for name, value in typed.items() if value}
     clock = _Clock(asked.at)
     found = place.held(where, version)
     rules = place.rules_of(found)
-    _check_known(facts, rules)
     limiter = Limiter(asked.store, namespace=asked.namespace, deadline=_DEADLINE_S)
     is_stored = is_shared(asked.store)
     shown_store = parse_address(asked.store).shown if is_stored else "memory://"
@@ -77,6 +81,7 @@ def answer(asked: Question, where: str, version: int | None) -> Answer:
         at=clock.seconds,
         is_now=asked.at is None,
         facts=facts,
+        notes=_notes(typed, rules),
         explanation=explain(rules, facts, clock.seconds),
         verdict=verdict,
     )
@@ -92,6 +97,7 @@ class _Clock(SystemClock):
 
 
 def _moment(text: str) -> datetime:
+    refuse_address(text, "a time")
     try:
         found = datetime.fromisoformat(text)
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
@@ -102,35 +108,40 @@ def _moment(text: str) -> datetime:
         ) from None
 
 
-def _facts(texts: Iterable[str]) -> dict[str, str]:
+def _attributes(texts: Iterable[str]) -> dict[str, str]:
+    """Return what was typed, by name. A value may be empty."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
+        refuse_address(name, "an attribute")
         if not equals:
             raise InvalidInput(f"{shown(text)} is no attribute; write it as name=value")
         if not name:
             raise InvalidInput(f"{shown(text)} has no name; write it as name=value")
         if any("\ud800" <= each <= "\udfff" for each in text):
             raise InvalidInput(f"{shown(text)} is not text in UTF-8")
-        if not value:
-            raise InvalidInput(
-                f"the attribute {shown(name)} is empty; leave it out if it is absent"
-            )
         if name in found:
             raise InvalidInput(f"the attribute {shown(name)} stands twice")
         found[name] = value
     return found
 
 
-def _check_known(facts: Iterable[str], rules: RuleSet) -> None:
-    """Raise `InvalidInput` for an attribute that no rule looks at: it is most likely mistyped."""
+def _notes(typed: Mapping[str, str], rules: RuleSet) -> list[str]:
+    """Return what is legal, and perhaps a slip: a request may have more than rules look at."""
     known = sorted(attributes(rules))
-    for name in facts:
+    others = [name for name in known if name not in typed]
+    notes = []
+    for name, value in typed.items():
         if name not in known:
-            hint = did_you_mean(name, known) or f"; they use: {', '.join(known)}"
-            if not known:
-                hint = ": there are no rules" if not rules.rules else ": they use none"
-            raise InvalidInput(f"no rule uses the attribute {shown(name)}{hint}")
+            hint = did_you_mean(name, others).replace("'", "")
+            if not hint and known:
+                hint = f"; they use: {', '.join(known)}"
+            notes.append(f"no rule uses {name}{hint}")
+        elif not value:
+            notes.append(f"{name} is empty, which is the same as absent")
+        elif name == ADDRESS and read_address(value) is None:
+            notes.append(f"{value} is no address, so it is in no network")
+    return notes
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """`limen explain`: what a user types. How it is asked and shown is in `account`."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -34,21 +35,28 @@ def show_explanation(  # noqa: PLR0913  # each is something a user may type
     """Say which rules a request meets and why, and what is left of each limit.
 
     Nothing is counted. Without --store there are no counters to look at:
-    then it says what the first request of all would meet.
+    then it says what the first request of all would meet. The exit code
+    is 0 also when the request would be refused.
 
         limen explain user=42 path=/search/a method=GET
         limen explain user=42 path=/search/a --store redis://localhost:6379
         limen explain ip=203.0.113.7 path=/login --all
         limen explain user=42 --rules rules.yaml --at 2026-12-24T18:00Z
     """
-    if not attributes:
+    if _is_bare(context) and any(stream and stream.isatty() for stream in (sys.stdin, sys.stdout)):
         print(context.get_help())
         return
     from limen.cli import account, told
 
-    asked = account.Question(attributes, cost, at, store, namespace)
+    asked = account.Question(attributes or [], cost, at, store, namespace)
     answer = account.answer(asked, where, version)
     if as_json:
         told.show_json(answer)
     else:
         told.show(answer, show_all=show_all)
+
+
+def _is_bare(context: typer.Context) -> bool:
+    """Return whether nothing at all was typed: no attribute, and no option."""
+    sources = [context.get_parameter_source(name) for name in context.params]
+    return not any(source is not None and source.name == "COMMANDLINE" for source in sources)

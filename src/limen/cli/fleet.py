@@ -28,12 +28,12 @@ _PATIENCE_S = 3.0
 _LOOK_S = 0.1
 
 
-def tell(stored: StoredRuleSet, store: str | None, namespace: str) -> None:
+def tell(stored: StoredRuleSet, store: str, namespace: str) -> None:
     """Let every process know of rules that were saved, and say how many have followed.
 
     Not to reach them is no failure: they find the rules in the database by themselves.
     """
-    if store is None or not stored.active:
+    if not stored.active:
         return
 
     async def work(cache: RuleCache) -> list[Instance]:
@@ -54,7 +54,8 @@ def tell(stored: StoredRuleSet, store: str | None, namespace: str) -> None:
         )
         return
     following = sum(one.version == str(stored.version) for one in found)
-    draw.line(f"{following} of {draw.counted(len(found), 'running process')} follow")
+    verb = "follows" if len(found) == 1 else "follow"
+    draw.line(f"{following} of {draw.counted(len(found), 'running process')} {verb}")
 
 
 def instances(store: str, namespace: str, as_json: bool) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from limen.cli import draw, place
+from limen.cli import draw, source
+from limen.cli.masking import refuse_address
 from limen.errors import ConfigurationError, InvalidInput
 from limen.model.grammar import ALGORITHMS
 from limen.rules import text
@@ -16,10 +16,12 @@ from limen.rules.findings import did_you_mean
 _YAML = (".yaml", ".yml")
 
 
-def envoy(paths: Iterable[str], output: str | None, algorithm: str) -> int:
+def envoy(paths: Iterable[str], output: str | None, algorithm: str, *, overwrite: bool) -> int:
     """Write the rules that a configuration of envoyproxy/ratelimit stands for; return the exit
     code.
     """
+    if output is not None:
+        refuse_address(output)
     if algorithm not in ALGORITHMS:
         hint = did_you_mean(algorithm, ALGORITHMS) or f"; there are: {', '.join(ALGORITHMS)}"
         raise InvalidInput(f"there is no algorithm {algorithm!r}{hint}")
@@ -34,7 +36,7 @@ def envoy(paths: Iterable[str], output: str | None, algorithm: str) -> int:
     if output is None:
         draw.document(document)
     else:
-        _write(output, document)
+        source.write(output, document, overwrite=overwrite)
     rules = draw.counted(len(found.document["rules"]), "rule")
     notes = f", {draw.counted(len(found.notes), 'note')}" if found.notes else ""
     draw.complain(f"limen: {rules} from {draw.counted(len(files), 'file')}{notes}")
@@ -46,30 +48,28 @@ def _files(path: str) -> Iterator[tuple[str, bytes]]:
 
     What begins with a dot is left out: where Kubernetes puts the files, it keeps copies there.
     """
-    if path == place.STDIN:
-        yield place.name_of(path), sys.stdin.buffer.read()
+    if path == source.STDIN:
+        yield source.name_of(path), source.read_bytes(path)
         return
-    root = Path(path)
-    names = [root]
-    if root.is_dir():
-        names = sorted(
-            file
-            for file in root.rglob("*")
-            if file.suffix in _YAML
-            and file.is_file()
-            and not any(part.startswith(".") for part in file.relative_to(root).parts)
-        )
-        if not names:
-            raise ConfigurationError(f"there is no file in {path} that ends in .yaml or .yml")
-    for file in names:
-        try:
-            yield str(file), file.read_bytes()
-        except OSError as error:
-            raise ConfigurationError(f"cannot read {file}: {error.strerror}") from None
-
-
-def _write(output: str, document: str) -> None:
+    refuse_address(path)
     try:
-        Path(output).write_text(document, encoding="utf-8")
+        for file in _named(Path(path)):
+            yield str(file), file.read_bytes()
     except OSError as error:
-        raise ConfigurationError(f"cannot write {output}: {error.strerror}") from None
+        where = error.filename or path
+        raise ConfigurationError(f"cannot read {where}: {error.strerror}") from None
+
+
+def _named(root: Path) -> list[Path]:
+    if not root.is_dir():
+        return [root]
+    names = sorted(
+        file
+        for file in root.rglob("*")
+        if file.suffix in _YAML
+        and file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(root).parts)
+    )
+    if not names:
+        raise ConfigurationError(f"there is no file in {root} that ends in .yaml or .yml")
+    return names

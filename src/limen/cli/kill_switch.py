@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from limen.cli.masking import refuse_address
 from limen.cli.options import FOLDER, Folder, Namespace, Store
 
 app: typer.Typer = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
@@ -42,6 +43,8 @@ def turn_on(
     """Put all rules, or some, into shadow."""
     from limen.cli import fleet
 
+    for rule in rules or ():
+        refuse_address(rule, "a rule")
     raise typer.Exit(fleet.turn(folder, store, namespace, fleet.on(rules or ())))
 
 

@@ -57,3 +57,5 @@ Folder = Annotated[
 ]
 Comment = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the history.")]
 Rows = Annotated[int, typer.Option("--limit", min=1, max=1000, metavar="N", help="How many.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there already.")]

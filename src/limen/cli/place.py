@@ -6,17 +6,17 @@ Databases are asked through asyncio, and this is the one place where a loop runs
 from __future__ import annotations
 
 import asyncio
-import sys
+import re
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 from msgspec import Struct
 
-from limen.cli import draw
-from limen.errors import ConfigurationError, InvalidRules, Problem, StoreError
-from limen.rules import RuleSet, load, parse, parse_text
+from limen.cli import draw, source
+from limen.cli.masking import is_there
+from limen.errors import ConfigurationError, InvalidRules, StoreError
+from limen.rules import RuleSet, parse
 from limen.rules.stores import address
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-STDIN = "-"
 NO_RULES = "there are no rules yet; run `limen rules apply FILE`"
+_HALF_ADDRESS = re.compile(r"(sqlite|postgres|postgresql):(?!//)/*(.*)")
 
 
 class Held(Struct, frozen=True):
@@ -48,10 +48,23 @@ def is_file(where: str) -> bool:
 
     What has no scheme and looks like a login is not repeated: a password may be in it.
     """
+    if not where.strip():
+        raise ConfigurationError(
+            "--rules is empty; use 'sqlite:///rules.db', 'postgresql://user:password@host/database'"
+            " or a file"
+        )
     if "://" in where:
         return False
-    if "@" in where and not Path(where).exists():
-        address.parse(where)
+    if is_there(where):
+        return True
+    half = _HALF_ADDRESS.fullmatch(where)
+    if half is not None and half[1] == "sqlite":
+        slash = "/" if where.startswith("sqlite:/") else ""
+        raise ConfigurationError(
+            f"an address has '://' in it; did you mean 'sqlite:///{slash}{half[2]}'?"
+        )
+    if half is not None or "@" in where:
+        address.parse(where.partition("://")[0])
     return True
 
 
@@ -62,6 +75,7 @@ def use(where: str, work: Callable[[SqlStore], Awaitable[T]]) -> T:
             "a file keeps no versions; use --rules 'sqlite:///rules.db' or "
             "'postgresql://user:password@host/database'"
         )
+    from limen.rules.stores.faults import NotPrepared
     from limen.rules.stores.sql import SqlStore
 
     async def run() -> T:
@@ -71,7 +85,14 @@ def use(where: str, work: Callable[[SqlStore], Awaitable[T]]) -> T:
         finally:
             await store.close()
 
-    return asyncio.run(run())
+    try:
+        return asyncio.run(run())
+    except NotPrepared as error:
+        # Who calls `prepare()` writes programs; here it is `apply` that does.
+        missing = str(error).partition("; ")[0]
+        raise StoreError(
+            f"{missing}; run `limen rules apply FILE`, or name another place by --rules"
+        ) from None
 
 
 def held(where: str, version: int | None = None) -> Held:
@@ -85,8 +106,8 @@ def held(where: str, version: int | None = None) -> Held:
 
 def of_file(path: str) -> Held:
     """Return what a file, or stdin, says. Complains and ends the command if it is not valid."""
-    rules = read_file(path)
-    return Held(name_of(path), dict(rules.document), path, rules=rules)
+    rules = read_file(path).rules
+    return Held(source.name_of(path), dict(rules.document), path, rules=rules)
 
 
 def of_stored(stored: StoredRuleSet, where: str) -> Held:
@@ -106,41 +127,18 @@ def rules_of(found: Held) -> RuleSet:
         raise refused(found.label, error) from None
 
 
-def read_file(path: str) -> RuleSet:
+def read_file(path: str) -> source.Source:
     """Return the rules in a file, or on stdin. Complains and ends the command if not valid."""
     try:
-        return parse_file(path)
+        return source.read(path)
     except InvalidRules as error:
-        raise refused(name_of(path), error) from None
-
-
-def parse_file(path: str) -> RuleSet:
-    """Return the rules in a file, or on stdin. Raises `InvalidRules`, `ConfigurationError`."""
-    if path != STDIN:
-        return load(path)
-    raw = sys.stdin.buffer.read()
-    try:
-        return parse_text(raw.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        at = raw.count(b"\n", 0, error.start) + 1
-        raise InvalidRules([Problem("", "this is not text in UTF-8", at)]) from None
-
-
-def name_of(path: str) -> str:
-    """Return what messages call a file."""
-    return "stdin" if path == STDIN else path
-
-
-def problem_line(name: str, problem: Problem) -> str:
-    """Write a problem as compilers do: `rules.yaml:12: rules[2].limits: ...`."""
-    at = f"{name}:" if problem.line is None else f"{name}:{problem.line}:"
-    return f"{at} {problem.path}: {problem.message}" if problem.path else f"{at} {problem.message}"
+        raise refused(source.name_of(path), error) from None
 
 
 def refused(name: str, error: InvalidRules) -> typer.Exit:
     """Complain of all that is wrong with rules; return how the command ends."""
     for problem in error.problems:
-        draw.complain(problem_line(name, problem))
+        draw.complain(source.problem_line(name, problem))
     draw.complain(f"limen: {name} has {draw.counted(len(error.problems), 'error')}")
     return typer.Exit(1)
 
@@ -153,6 +151,7 @@ async def _find(store: SqlStore, version: int | None) -> StoredRuleSet:
         latest = await store.latest()
         if latest is None:
             raise StoreError(NO_RULES)
+        # Once a version is active one always is: this was never.
         raise StoreError(
             f"no version is active; version {latest.version} is a draft: "
             f"run `limen rules activate {latest.version}`, or add --version {latest.version}"

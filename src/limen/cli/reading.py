@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from msgspec import structs
 
-from limen.cli import draw, listing, place
+from limen.cli import draw, listing, place, source
+from limen.cli.masking import refuse_address
 from limen.cli.place import Held
 from limen.errors import ConfigurationError, InvalidInput, InvalidRules, Problem, StoreError
 from limen.rules import diff as difference
@@ -28,20 +29,21 @@ def validate(files: list[str], as_json: bool) -> int:
 
 
 def _report(file: str) -> dict[str, Any]:
-    name = place.name_of(file)
-    counts, problems, unreadable = {}, [], False
+    counts, problems, warnings, unreadable = {}, [], [], False
     try:
-        rules = place.parse_file(file)
+        found = source.read(file)
+        rules, warnings = found.rules, found.advice
         counts = {"rules": len(rules.rules), "exemptions": len(rules.exemptions)}
     except InvalidRules as error:
         problems = list(error.problems)
     except ConfigurationError as error:
         problems, unreadable = [Problem("", str(error))], True
     return {
-        "file": name,
+        "file": source.name_of(file),
         "valid": not problems,
         **counts,
         "problems": [problem._asdict() for problem in problems],
+        "warnings": [warning._asdict() for warning in warnings],
         "unreadable": unreadable,
     }
 
@@ -52,9 +54,16 @@ def _show_report(report: dict[str, Any]) -> None:
         draw.complain(f"limen: {problems[0].message}")
         return
     for problem in problems:
-        draw.line(place.problem_line(report["file"], problem))
+        draw.line(source.problem_line(report["file"], problem))
+    warn(report["file"], [Problem(**warning) for warning in report["warnings"]])
     if not problems:
         draw.line(f"{report['file']}: {_counts(report['rules'], report['exemptions'])}, valid")
+
+
+def warn(name: str, warnings: Iterable[Problem]) -> None:
+    """Say what is valid and hardly meant."""
+    for warning in warnings:
+        draw.complain(source.problem_line(name, warning, "warning: "))
 
 
 def diff(a: str | None, b: str | None, where: str, as_json: bool) -> None:
@@ -97,6 +106,8 @@ def _titled(found: Held) -> str:
 
 def show(rule: str | None, where: str, version: int | None, as_json: bool) -> None:
     """Show a rule set as a table, or one rule of it as it was written."""
+    if rule is not None:
+        refuse_address(rule, "a rule")
     found = place.held(where, version)
     if rule is not None:
         _show_one(rule, found, as_json)
@@ -122,19 +133,25 @@ def _show_one(name: str, found: Held, as_json: bool) -> None:
         draw.document(text.write(by_name[name]))
 
 
-def export(where: str, version: int | None, output: str | None, as_json: bool) -> None:
+def export(
+    where: str, version: int | None, output: str | None, *, as_json: bool, overwrite: bool
+) -> None:
     """Write a rule set as a document, to a file or to stdout."""
+    if output is not None:
+        refuse_address(output)
     found = place.held(where, version)
-    as_text = text.write(found.document)
     if as_json:
         as_text = msgspec.json.format(msgspec.json.encode(found.document)).decode() + "\n"
+    else:
+        as_text = text.write(found.document)
+        if found.version is not None:
+            # On one line, whatever a file may be called.
+            first = draw.plain(str(source.Origin(found.version, found.where)))
+            as_text = f"{first}\n{as_text}"
     if output is None:
         draw.document(as_text)
         return
-    try:
-        Path(output).write_text(as_text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"cannot write {output}: {error.strerror}") from None
+    source.write(output, as_text, overwrite=overwrite)
     draw.line(f"{output}: {_titled(found)}, {draw.counted(len(found.document['rules']), 'rule')}")
 
 

@@ -13,11 +13,13 @@ from limen.cli.options import (
     Author,
     Comment,
     Database,
+    Force,
     Namespace,
     Rows,
     Store,
     Version,
     Where,
+    Yes,
 )
 
 app: typer.Typer = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
@@ -59,7 +61,8 @@ def validate_files(
     """Say everything that is wrong with files of rules.
 
     One error a line, as FILE:LINE: PATH: MESSAGE. The exit code is 0 when
-    all files are valid and 1 when one is not.
+    all files are valid and 1 when one is not. What is valid and hardly
+    meant is a warning on stderr.
 
         limen rules validate rules.yaml
         limen rules validate rules/*.yaml
@@ -81,13 +84,13 @@ def apply_file(  # noqa: PLR0913  # each is something a user may type
         typer.Option(
             min=0,
             metavar="N",
-            show_default="the newest",
+            show_default="what the file says",
             help="The version the file was made from. Another newest one is a conflict.",
         ),
     ] = None,
     draft: Annotated[bool, typer.Option("--draft", help="Save it, and activate nothing.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     store: Store = None,
     namespace: Namespace = "limen",
 ) -> None:
@@ -95,8 +98,10 @@ def apply_file(  # noqa: PLR0913  # each is something a user may type
 
     Validates, shows what changes, asks if there is a terminal, then saves
     a new version and activates it in one step. If somebody else saved one
-    meanwhile, nothing is written. With --store, running processes hear of
-    it at once, and else find it within seconds.
+    meanwhile, nothing is written: since the version that the first line of
+    an exported file names, or else since the difference was shown. With
+    --store, running processes hear of it at once, and else find it within
+    seconds.
 
         limen rules apply rules.yaml --comment "search is slower now"
         limen rules apply rules.yaml --dry-run
@@ -166,9 +171,9 @@ def show_history(where: Database = WHERE, limit: Rows = 20, as_json: AsJson = Fa
         limen rules history
         limen rules diff 3 4
     """
-    from limen.cli import changing
+    from limen.cli import books
 
-    changing.history(where, limit, as_json)
+    books.history(where, limit, as_json)
 
 
 @app.command("audit")
@@ -178,9 +183,9 @@ def show_audit(where: Database = WHERE, limit: Rows = 20, as_json: AsJson = Fals
     Each row holds a hash of the row before it and of the rules. The exit
     code is 1 when the chain does not hold.
     """
-    from limen.cli import changing
+    from limen.cli import books
 
-    changing.audit(where, limit, as_json)
+    books.audit(where, limit, as_json)
 
 
 @app.command("activate")
@@ -194,7 +199,10 @@ def activate_version(
 ) -> None:
     """Make a version the one that holds: a draft, or an old one.
 
-    limen rules activate 5
+    Shows what changes by it, and does not ask: look before by `diff`.
+
+        limen rules diff 5
+        limen rules activate 5
     """
     from limen.cli import changing
 
@@ -207,18 +215,22 @@ def roll_back(
     where: Database = WHERE,
     comment: Comment = "",
     author: Author = None,
+    yes: Yes = False,
     store: Store = None,
     namespace: Namespace = "limen",
 ) -> None:
     """Save an old version as the newest one, and activate it.
 
     So the history tells that it came back, and later edits start from it.
+    Shows what changes, and asks if there is a terminal.
 
         limen rules rollback 3 --comment "5 was too strict"
+        limen rules rollback 3 --yes
     """
     from limen.cli import changing
 
-    changing.rollback(version, where, changing.Act(author, comment, store, namespace))
+    act = changing.Act(author, comment, store, namespace)
+    raise typer.Exit(changing.rollback(version, where, act, ask=not yes))
 
 
 @app.command("export")
@@ -229,17 +241,21 @@ def export_rules(
         str | None,
         typer.Option("--output", "-o", metavar="FILE", show_default="stdout", help="Where to."),
     ] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the rules as a file that can be edited and applied again.
 
-    limen rules export > rules.yaml
-    limen rules export --version 3 --output old.yaml
-    limen rules export --json
+    The first line names the version, so that `apply` notices when somebody
+    else has changed the rules meanwhile. JSON has no room for such a line.
+
+        limen rules export > rules.yaml
+        limen rules export --version 3 --output old.yaml
+        limen rules export --json
     """
     from limen.cli import reading
 
-    reading.export(where, version, output, as_json)
+    reading.export(where, version, output, as_json=as_json, overwrite=force)
 
 
 @app.command("import-envoy")
@@ -252,6 +268,7 @@ def import_envoy(
         str | None,
         typer.Option("--output", "-o", metavar="FILE", show_default="stdout", help="Where to."),
     ] = None,
+    force: Force = False,
     algorithm: Annotated[
         str, typer.Option(metavar="NAME", help="Counts all the limits.")
     ] = "fixed_window",
@@ -268,7 +285,7 @@ def import_envoy(
     """
     from limen.cli import importing
 
-    raise typer.Exit(importing.envoy(paths, output, algorithm))
+    raise typer.Exit(importing.envoy(paths, output, algorithm, overwrite=force))
 
 
 @app.command("instances")

@@ -18,6 +18,8 @@ _INDENT = "    "
 def show(answer: Answer, *, show_all: bool) -> None:
     """Print the rules that apply, what is left of each limit, and the verdict at the end."""
     found, verdict = answer.explanation, answer.verdict
+    for note in answer.notes:
+        draw.complain(f"note: {note}")
     total = len(found.accounts)
     draw.line(f"rules  {answer.rules}: {len(found.applying)} of {total} apply{_when(answer)}")
     draw.line(f"store  {answer.store}: {_state(answer)}")
@@ -106,6 +108,8 @@ def _reason(part: Part, account: Account, answer: Answer) -> str:
         until = "" if rule.span.ends is None else f" until {moment_text(rule.span.ends)}"
         return f"it blocks whoever matches{until}"
     absent = [name for name in rule.key if name not in answer.facts]
+    if not absent:
+        return f"its cost is the attribute {rule.cost}, which is absent (missing: deny)"
     return f"it is counted by {', '.join(rule.key)}; {absent[0]} is absent (missing: deny)"
 
 
@@ -155,6 +159,7 @@ def show_json(answer: Answer) -> None:
             "has_state": answer.is_stored,
             "at": moment_text(answer.at),
             "attributes": answer.facts,
+            "notes": answer.notes,
             "allowed": verdict.allowed,
             "rule": verdict.rule,
             "limit": None if verdict.limit is None else str(verdict.limit),

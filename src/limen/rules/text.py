@@ -23,6 +23,11 @@ _LETTERS = 64
 """How many letters count as one value, so that aliases of long texts are no way around."""
 _WHOLE_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})", re.ASCII)
 _LINE_ENDS = re.compile("[\x85\u2028\u2029\ufeff]")
+_YAML_LINES = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+_QUOTES = {
+    "'": "look at the quotes before it: within single quotes, ' is written ''",
+    '"': 'look at the quotes before it: within double quotes, " is written \\"',
+}
 _WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 Path = tuple[str | int, ...]
@@ -107,14 +112,7 @@ def _read_yaml(text: str) -> Text:
         for event in yaml.parse(text, Loader=yaml.CBaseLoader):
             reader.take(event)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        hint = ""
-        if "alias" in (error.context or ""):
-            hint = "; to begin a text with '*', quote it"
-        raise _unreadable(
-            f"this is not YAML: {error.problem or error.context}{hint}",
-            mark.line + 1 if mark else None,
-        ) from None
+        raise _explained(error, text) from None
     except yaml.reader.ReaderError as error:
         place = text.find(chr(error.character)) if isinstance(error.character, int) else -1
         line = text.count("\n", 0, place) + 1 if place >= 0 else None
@@ -122,6 +120,53 @@ def _read_yaml(text: str) -> Text:
     except yaml.YAMLError as error:
         raise _unreadable(f"this is not YAML: {str(error).splitlines()[0]}") from None
     return Text(reader.data, reader.mark)
+
+
+def _explained(error: yaml.MarkedYAMLError, text: str) -> InvalidRules:
+    """Return what libyaml found, with what a person can do about it, at the line to look at."""
+    problem, context = error.problem or "", error.context or ""
+    opened = error.context_mark.line + 1 if error.context_mark else None
+    if "quoted scalar" in context and "end of stream" in problem:
+        return _unreadable("this is not YAML: the quote that opens here is not closed", opened)
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return _unreadable(f"this is not YAML: {problem or context}")
+    lines = _YAML_LINES.split(text)
+    here = lines[mark.line] if mark.line < len(lines) else ""
+    hint = _hint(problem, context, here, mark.column)
+    if opened is not None and opened <= mark.line:
+        if problem.endswith(("']'", "'}'")):
+            hint = f"the bracket of line {opened} is not closed"
+        elif problem == "could not find expected ':'":
+            hint = f"line {opened} has no ':' with a space after it"
+    message = f"this is not YAML: {problem or context}"
+    return _unreadable(f"{message}; {hint}" if hint else message, mark.line + 1)
+
+
+def _hint(problem: str, context: str, line: str, column: int) -> str:
+    """Return what to do about a problem at a column of a line; empty when nobody knows."""
+    before, sign = line[:column], line[column : column + 1]
+    is_first = not before.strip()
+    if "alias" in context:
+        return "to begin a text with '*', quote it"
+    if sign == "\t" and is_first:
+        return "use spaces, not tabs"
+    if "cannot start any token" in problem or "directive" in context:
+        sign = "%" if "directive" in context else sign
+        return f"to begin a text with {shown(sign)}, quote it" if sign.isprintable() else ""
+    if "unknown escape character" in problem:
+        return "use single quotes"
+    if sign == ":" and ("node content" in problem or "unexpected ':'" in problem):
+        return "an address such as ::1 needs quotes here"
+    if "mapping values are not allowed" in problem and ": " in before:
+        return "a text with ': ' in it needs quotes"
+    if "mapping values are not allowed" in problem:
+        return "check the indentation of this line"
+    if "expected key" in problem or "'-' indicator" in problem:
+        if is_first:
+            return "check the indentation of this line"
+        return next((told for quote, told in _QUOTES.items() if quote in before), "")
+    return ""
 
 
 class _Reader:

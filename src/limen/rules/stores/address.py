@@ -30,6 +30,8 @@ class Address(Struct, frozen=True):
     """The file of SQLite, absolute."""
     dsn: str = ""
     """The whole address of PostgreSQL, password and all."""
+    is_doubtful: bool = False
+    """Whether the login has an `@` in it, which drivers take for its end."""
 
     def __repr__(self) -> str:
         return f"<Address {self.shown}>"
@@ -50,11 +52,27 @@ def parse(url: str) -> Address:
     raise ConfigurationError(f"rules cannot be kept in '{scheme}://'; use {_EXAMPLES}")
 
 
+def is_same(one: str, other: str) -> bool:
+    """Return whether two addresses are of one database, whoever asks it. Knows no other names."""
+    try:
+        a, b = parse(one), parse(other)
+    except ConfigurationError:
+        return False
+    if a.path is not None or b.path is not None:
+        return a.path == b.path
+    return _place(a) == _place(b)
+
+
+def _place(address: Address) -> str:
+    """Return the hosts and the database of PostgreSQL: without the scheme and the login."""
+    return address.shown.partition("://")[2].rpartition("@")[2]
+
+
 def need_packages(address: Address) -> None:
     """Raise `ConfigurationError` with the command that installs what is missing."""
     for package in _NEEDED[address.kind]:
         if find_spec(package) is None:
-            raise missing(package)
+            raise missing(package) from ImportError(name=package)
 
 
 def missing(package: str | None) -> ConfigurationError:
@@ -96,4 +114,5 @@ def _postgresql(scheme: str, url: str, rest: str) -> Address:
         )
     user, colon, _ = login.partition(":")
     who = f"{unquote(user)}{':***' if colon else ''}@" if at else ""
-    return Address("postgresql", f"{scheme}://{who}{hosts}/{path}", dsn=url)
+    shown = f"{scheme}://{who}{hosts}/{path}"
+    return Address("postgresql", shown, dsn=url, is_doubtful="@" in login)

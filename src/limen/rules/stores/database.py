@@ -66,9 +66,11 @@ class Database:
     def create_file(self) -> None:
         """Make the file of SQLite, empty, and its folder, where they are missing."""
         path = self.address.path
-        if path is None or path.exists():
+        if path is None:
             return
         with in_plain_words(self.address):
+            if path.exists():
+                return
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
 

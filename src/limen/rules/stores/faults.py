@@ -10,6 +10,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -52,6 +53,9 @@ _POSTGRESQL = {
     "55P03": "another process has held it for too long; try again, or end that process",
 }
 
+_NO_SUCH_OPTION = "42704"
+"""What a driver does not know of the options in an address, it asks the server to set."""
+
 
 class NotPrepared(StoreError):
     """Say that there are no tables yet: `prepare` was never called there."""
@@ -89,6 +93,8 @@ def _reason(error: BaseException, address: Address) -> str:
     if isinstance(cause, OSError):
         return _reason_of_system(cause, address)
     code = str(getattr(cause, "sqlstate", None) or "")
+    if code == _NO_SUCH_OPTION:
+        return f"{_first_line(cause)}; take that option out of the address"
     for length in (5, 3, 2):
         if code[:length] in _POSTGRESQL:
             return _POSTGRESQL[code[:length]]
@@ -100,8 +106,12 @@ def _reason(error: BaseException, address: Address) -> str:
 def _reason_of_sqlite(error: sqlite3.Error, address: Address) -> str:
     if "no such table" in str(error):
         return NOT_PREPARED
-    if address.path is not None and not address.path.exists():
-        return _NO_FILE
+    if address.path is not None:
+        try:
+            if not address.path.exists():
+                return _file_for_a_folder(address.path) or _NO_FILE
+        except OSError as trouble:  # a folder on the way lets nobody in
+            return _reason_of_system(trouble, address)
     name = _sqlite_name(error)
     for known, reason in _SQLITE.items():
         if name.startswith(known):
@@ -110,17 +120,31 @@ def _reason_of_sqlite(error: sqlite3.Error, address: Address) -> str:
 
 
 def _reason_of_system(error: OSError, address: Address) -> str:
-    if address.kind == "sqlite":
-        return f"{_first_line(error)}; let this user write there, or choose another place"
+    if address.path is not None:
+        reason = _file_for_a_folder(address.path)
+        return reason or f"{_first_line(error)}; let this user write there, or choose another place"
     if isinstance(error, TimeoutError):
         return "the server did not answer in time; check that it runs, and try again"
     if isinstance(error, socket.gaierror):
+        if address.is_doubtful:
+            return "no such host is known; in the password, write @ as %40"
         return "no such host is known; check the address"
     if isinstance(error, ConnectionResetError | BrokenPipeError):
         return _GONE
     if isinstance(error, ConnectionRefusedError):
         return "nobody answers there; check that the server runs, and the address"
     return f"no connection to the server ({_first_line(error)}); check that it runs"
+
+
+def _file_for_a_folder(path: Path) -> str | None:
+    """Say when something on the way to a file is a file itself."""
+    try:
+        wrong = next((each for each in path.parents if each.is_file()), None)
+    except OSError:
+        return None
+    if wrong is None:
+        return None
+    return f"{wrong} is a file, and should be a folder; move it, or choose another place"
 
 
 def _sqlite_name(error: object) -> str:

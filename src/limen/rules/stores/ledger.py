@@ -76,9 +76,9 @@ async def find(
     if row is None:
         there_are = f"the newest is {state.latest}" if state.latest else "there are none yet"
         raise InvalidInput(f"there is no version {version} of the rules; {there_are}")
-    found = _rule_set(row, state.active, json.loads(row.document))
+    found = _rule_set(row, state.active, _read(row.document, version))
     if digest(found.document) != found.digest:
-        raise StoreError(f"version {version} of the rules is not what was saved: restore a backup")
+        raise _damaged(version)
     return found
 
 
@@ -119,6 +119,22 @@ async def audit_rows(
     return [_audit_row(row) for row in await connection.execute(query)]
 
 
+async def was_active(connection: AsyncConnection, version: int) -> bool:
+    """Return whether a version is active, or was at any time."""
+    query = select(AUDIT.c.id).where(AUDIT.c.version == min(version, MAX_VERSION))
+    found = await connection.execute(query.where(AUDIT.c.action != "save").limit(1))
+    return found.first() is not None
+
+
+def stale(base: int, latest: int) -> Conflict:
+    """Return the error for an edit that was made from another version than the newest."""
+    look = f"look at `limen rules diff {base} {latest}`, and " if 0 < base < latest else ""
+    return Conflict(
+        f"the rules are at version {latest}, and this edit was made from version {base}; "
+        f"{look}apply again"
+    )
+
+
 class Ledger:
     """The books, open for one writer: every other one waits."""
 
@@ -135,11 +151,7 @@ class Ledger:
         """Raise `Conflict` when an edit was made from another version than the newest."""
         latest = self.state.latest
         if base is not None and base != latest:
-            look = f"look at `limen rules diff {base} {latest}`, and " if 0 < base < latest else ""
-            raise Conflict(
-                f"the rules are at version {latest}, and this edit was made from version {base}; "
-                f"{look}apply again"
-            )
+            raise stale(base, latest)
 
     def expect_active(self, expected: int | None) -> None:
         """Raise `Conflict` when another version is active than the caller saw."""
@@ -224,7 +236,7 @@ def _rule_set(row: Row[Any], active: int, document: dict[str, Any] | None) -> St
         author=row.author,
         comment=row.comment,
         created_at=unstamped(row.created_at),
-        changes=[Change(**each) for each in json.loads(row.changes)],
+        changes=_changes(row),
         active=row.version == active,
     )
 
@@ -241,3 +253,21 @@ def _audit_row(row: Row[Any]) -> AuditRow:
         digest=row.digest,
         hash=row.hash,
     )
+
+
+def _changes(row: Row[Any]) -> list[Change]:
+    try:
+        return [Change(**each) for each in _read(row.changes, row.version)]
+    except TypeError:
+        raise _damaged(row.version) from None
+
+
+def _read(text: str, version: int) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise _damaged(version) from None
+
+
+def _damaged(version: int) -> StoreError:
+    return StoreError(f"version {version} of the rules is not what was saved: restore a backup")

@@ -7,9 +7,10 @@ at the door, before the database is touched.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from limen.errors import ConfigurationError, InvalidInput, shown
+from limen.errors import ConfigurationError, InvalidInput, StoreError, shown
 from limen.rules.document import check, digest
 from limen.rules.stores import Snapshot
 from limen.rules.stores.address import missing, need_packages, parse
@@ -22,6 +23,7 @@ from limen.rules.stores.records import (
 
 try:
     from limen.rules.stores.database import Database
+    from limen.rules.stores.faults import NotPrepared
     from limen.rules.stores.ledger import (
         Ledger,
         act,
@@ -31,6 +33,7 @@ try:
         find_latest,
         newest,
         state_of,
+        was_active,
     )
     from limen.rules.stores.verify import verify
 except ModuleNotFoundError as _error:
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AuditRow", "SqlStore", "StoredRuleSet"]
 
+T = TypeVar("T")
 _MAX_LIMIT = 1_000
 
 
@@ -75,7 +79,7 @@ class SqlStore:
 
     async def version(self) -> str:
         """Return the active version, such as `7`; empty when none is."""
-        active = (await self._database.read(state_of)).active
+        active = (await self._read(state_of)).active
         return str(active) if active else ""
 
     async def load(self) -> Snapshot | None:
@@ -87,30 +91,35 @@ class SqlStore:
 
     async def active(self) -> StoredRuleSet | None:
         """Return the active version with all that is known of it; None when there is none."""
-        return await self._database.read(find_active)
+        return await self._read(find_active)
 
     async def latest(self) -> StoredRuleSet | None:
         """Return the newest version, active or not: the one that edits start from."""
-        return await self._database.read(find_latest)
+        return await self._read(find_latest)
 
     async def get(self, version: int) -> StoredRuleSet:
         """Return one version. Raises `InvalidInput` when there is none such."""
         valid_version("version", version)
-        return await self._database.read(lambda opened: find(opened, version))
+        return await self._read(lambda opened: find(opened, version))
+
+    async def was_active(self, version: int) -> bool:
+        """Return whether a version is active, or was at any time; else it is a draft."""
+        valid_version("version", version)
+        return await self._read(lambda opened: was_active(opened, version))
 
     async def history(self, limit: int = 50, before: int | None = None) -> list[StoredRuleSet]:
         """Return versions without their documents, newest first; `before` a version, to go on."""
         _valid_page(limit, before)
-        return await self._database.read(lambda opened: newest(opened, limit, before))
+        return await self._read(lambda opened: newest(opened, limit, before))
 
     async def audit(self, limit: int = 50, before: int | None = None) -> list[AuditRow]:
         """Return who did what, newest first; `before` the id of a row, to go on from there."""
         _valid_page(limit, before)
-        return await self._database.read(lambda opened: audit_rows(opened, limit, before=before))
+        return await self._read(lambda opened: audit_rows(opened, limit, before=before))
 
     async def verify_audit(self) -> None:
         """Raise `StoreError` when a rule set or an audit row is not as limen wrote it."""
-        await self._database.read(verify)
+        await self._read(verify)
 
     async def save(
         self,
@@ -145,7 +154,7 @@ class SqlStore:
                 await ledger.record("activate", found, what)
             return await ledger.find(found.version)
 
-        return await self._database.write(work)
+        return await self._written(work)
 
     async def activate(
         self, version: int, *, author: str, comment: str = "", expected: int | None = None
@@ -168,7 +177,7 @@ class SqlStore:
                 await ledger.record("activate", found, what)
             return await ledger.find(version)
 
-        return await self._database.write(work)
+        return await self._written(work)
 
     async def rollback(
         self, version: int, *, author: str, comment: str = "", base: int | None = None
@@ -193,11 +202,42 @@ class SqlStore:
             await ledger.record("rollback", found, what)
             return await ledger.find(found.version)
 
-        return await self._database.write(work)
+        return await self._written(work)
 
     async def close(self) -> None:
         """Let go of the database. A later call opens it again."""
         await self._database.close()
+
+    async def _read(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        try:
+            return await self._database.read(work)
+        except NotPrepared:
+            damaged = await self._damaged()
+            if damaged is None:
+                raise
+            raise damaged from None
+
+    async def _written(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        try:
+            return await self._database.write(work)
+        except NotPrepared:
+            damaged = await self._damaged()
+            if damaged is None:
+                raise
+            raise damaged from None
+
+    async def _damaged(self) -> StoreError | None:
+        """Return what to say of tables that were prepared, and of which something is gone."""
+        from limen.rules.stores import migrate
+
+        try:
+            if not await self._database.read(lambda opened: opened.run_sync(migrate.is_current)):
+                return None
+        except StoreError:
+            return None
+        return StoreError(
+            f"rules at {self._address.shown}: the tables are damaged: restore a backup"
+        )
 
 
 def _valid_page(limit: int, before: int | None) -> None:

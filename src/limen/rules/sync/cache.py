@@ -6,7 +6,7 @@ so that in a cluster one node has them all.
 
 from __future__ import annotations
 
-from typing import Any
+import secrets
 
 import msgspec
 
@@ -14,22 +14,27 @@ from limen.connect import Target
 from limen.rules.stores import Snapshot
 from limen.rules.sync.entry import MAX_BYTES, Entry, Poisoned, decode, encode
 from limen.rules.sync.link import Link
+from limen.rules.sync.switch import MAX_BYTES as MAX_SWITCH_BYTES
 
 TTL_S = 86_400
 CLAIM_S = 3
 ALIVE_S = 15
 
 # Writes the set if the version there is the one that the writer saw before it asked the database,
-# or (without one) an older one: a writer who was held up does not undo what came meanwhile.
+# or (without one) no newer one: a writer who was held up does not undo what came meanwhile. A key
+# that holds something else gives way to anybody.
 _WRITE = """
-local there = redis.call('HGET', KEYS[1], 'version') or ''
+local there = redis.pcall('HGET', KEYS[1], 'version') or ''
+local foreign = type(there) == 'table'
+if foreign then there = '' end
 local seen, version = ARGV[1], ARGV[2]
 if seen ~= there then
-  local newer = tonumber(version) and tonumber(there) and tonumber(version) > tonumber(there)
-  if seen ~= '*' or not (there == '' or newer) then return 0 end
+  local old = tonumber(version) and tonumber(there) and tonumber(version) >= tonumber(there)
+  if seen ~= '*' or not (there == '' or old) then return 0 end
 end
-redis.call('HSET', KEYS[1], 'version', version, 'entry', ARGV[3])
-redis.call('EXPIRE', KEYS[1], ARGV[4])
+if foreign then redis.call('DEL', KEYS[1]) end
+redis.call('HSET', KEYS[1], 'version', version, 'stamp', ARGV[3], 'entry', ARGV[4])
+redis.call('EXPIRE', KEYS[1], ARGV[5])
 return 1
 """
 # Takes note of one instance, forgets those that were silent for too long, counts the rest.
@@ -66,8 +71,12 @@ class Instance(msgspec.Struct, frozen=True):
 class Found(msgspec.Struct, frozen=True):
     """What a look at the cache brought."""
 
-    version: str
-    """The version there; empty when there is none."""
+    version: bytes
+    """The version there, as it stands; empty when there is none."""
+    stamp: bytes
+    """Which write it came with: the same version may be written again."""
+    is_foreign: bool
+    """Whether something else is in its place."""
     switch: bytes | None
     """The kill switch, as it was written."""
 
@@ -90,27 +99,41 @@ class RuleCache:
 
     async def look(self) -> Found:
         """Return which version is there, and the kill switch. Cheap."""
-        version, switch = await self._link.call_all(
-            ("HGET", self._entry, "version"), ("GET", self._switch)
+        rules, switch = await self._link.call_all(
+            ("HMGET", self._entry, "version", "stamp"),
+            # One byte more than a switch may have: enough to see that it is none.
+            ("GETRANGE", self._switch, "0", str(MAX_SWITCH_BYTES)),
+            spare="WRONGTYPE",
         )
-        return Found(_text(version), switch)
+        is_foreign = isinstance(rules, Exception)
+        version, stamp = (None, None) if is_foreign else rules
+        written = switch if isinstance(switch, bytes) else None
+        return Found(version or b"", stamp or b"", is_foreign, written or None)
 
-    async def read(self) -> Entry | None:
-        """Return the rules that are there. Raises `Poisoned` when they are not to be believed."""
+    async def read(self) -> tuple[Entry, bytes]:
+        """Return the rules that are there, and their stamp.
+
+        Raises `Poisoned` when they are not to be believed, or not there.
+        """
         # Its length first: what somebody made too large is not even fetched.
         size = await self._link.call("HSTRLEN", self._entry, "entry")
-        if not size:
-            return None
         if size > MAX_BYTES:
             raise Poisoned(f"it has {size:,} bytes, expected at most {MAX_BYTES:,}")
-        written = await self._link.call("HGET", self._entry, "entry")
-        return None if written is None else decode(written)
+        version, stamp, written = await self._link.call(
+            "HMGET", self._entry, "version", "stamp", "entry"
+        )
+        if written is None:
+            raise Poisoned("it has a version and no rules")
+        entry = decode(written)
+        if entry.version.encode() != version:
+            raise Poisoned("its rules are of another version")
+        return entry, stamp or b""
 
-    async def write(self, snapshot: Snapshot, seen: str | None = None) -> bool:
+    async def write(self, snapshot: Snapshot, seen: bytes | None = None) -> bool:
         """Put rules there and announce them; return whether they were written.
 
         `seen` is the version that was there before the database was asked: if it is another one by
-        now, nothing is written. Without it, whatever is older gives way.
+        now, nothing is written. Without it, whatever is not newer gives way.
         """
         done = await self._link.call(
             "EVAL",
@@ -119,6 +142,7 @@ class RuleCache:
             self._entry,
             "*" if seen is None else seen,
             snapshot.version,
+            secrets.token_hex(8),
             encode(snapshot),
             str(TTL_S),
         )
@@ -181,7 +205,3 @@ class RuleCache:
     def close(self) -> None:
         """Let go of the connection."""
         self._link.close()
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""

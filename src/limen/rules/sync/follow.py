@@ -26,7 +26,7 @@ from limen.errors import ConfigurationError, LimenError, StoreError, shown
 from limen.rules.ruleset import RuleSet
 from limen.rules.stores import RuleStore
 from limen.rules.stores.file import FileStore
-from limen.rules.sync.cache import Instance, RuleCache
+from limen.rules.sync.cache import Found, Instance, RuleCache
 from limen.rules.sync.last_good import LastGood
 from limen.rules.sync.notes import Notes
 from limen.rules.sync.seek import Seeker, Source
@@ -35,6 +35,7 @@ from limen.rules.sync.switch import Switch, SwitchFile, decode
 _BEAT_S = 3.0
 _SWITCH_S = 0.5
 _RETRY_S = 0.5
+_GRACE_S = 1.0
 
 
 class Status(Struct, frozen=True):
@@ -55,7 +56,12 @@ class Status(Struct, frozen=True):
     instances: int
     """How many processes enforce rules, as far as is known."""
     trouble: dict[str, str]
-    """What does not work now: `cache`, `store`, `rules`, `news`, `last-good`, `switch`."""
+    """What does not work now, by what it is about.
+
+    `cache`: Redis does not answer. `sharing`: it takes no writes. `rules`: what is there is not
+    believed. `news`: announcements are not heard. `store`, `last-good`, `switch`: as they say.
+    `instances`, `callback`: a function of the program's own raised, the one for that or `use`.
+    """
 
 
 class Follower:
@@ -98,9 +104,10 @@ class Follower:
         self._shares = not isinstance(store, FileStore)
         self._notes = Notes()
         last_good = None if folder is None else LastGood(folder)
-        self._seeker = Seeker(store, last_good, self._begin_with(use), self._notes)
+        self._seeker = Seeker(store, last_good, use, self._notes)
+        self._asking: asyncio.Task[None] | None = None
         self._switch_file = None if folder is None else SwitchFile(folder)
-        self._switch = Switch()
+        self._switch = self._switch_seen = Switch()
         self._interval = interval
         self._ping_interval = ping_interval
         self._on_instances = on_instances
@@ -108,6 +115,7 @@ class Follower:
         self._is_listening = False
         self._id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._started_at = time.time()
+        self._told = ""
         self._ready = threading.Event()
         self._closing = threading.Event()
         self._wake: Callable[[], object] | None = None
@@ -165,20 +173,13 @@ class Follower:
     ) -> None:
         self.close()
 
-    def _begin_with(self, use: Callable[[RuleSet], object]) -> Callable[[RuleSet], object]:
-        def begin(rules: RuleSet) -> None:
-            use(rules)
-            self._ready.set()
-
-        return begin
-
     async def _follow(self) -> None:
         news, cache = asyncio.Event(), None
         if self._target is not None:
             cache = RuleCache(self._target, self._namespace)
         loops = [self._every(self._interval, lambda: self._look(cache), news)]
         if self._switch_file is not None:
-            # Before the rules: whoever starts with the switch on refuses nobody at all.
+            # Before the rules, as in `_look`.
             self._look_at_switch(self._switch_file)
             loops.append(self._every(_SWITCH_S, self._watch_switch))
         if cache is not None:
@@ -186,9 +187,12 @@ class Follower:
             loops += [self._listen(cache, news), self._every(_BEAT_S, beat)]
         tasks = [asyncio.create_task(loop) for loop in loops]
         await self._until_closed()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _call_off(tasks)
+        if self._asking is not None:
+            # A database that answers does so soon; and drivers do not like to be interrupted.
+            await asyncio.wait([self._asking], timeout=_GRACE_S)
+            await _call_off([self._asking])
+        await self._seeker.close()
         if cache is not None:
             with contextlib.suppress(LimenError):
                 await cache.leave(self._instance)
@@ -210,26 +214,42 @@ class Follower:
         news = news or asyncio.Event()
         while True:
             news.clear()
-            await work()
+            try:
+                await work()
+            except Exception as error:  # of a function that was given to us: we go on
+                self._notes.complain("callback", f"{type(error).__name__}: {error}")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await news.wait()
 
     async def _look(self, cache: RuleCache | None) -> None:
-        before = self._seeker.version
-        found = await self._seeker.look(cache if self._shares else None, self._id)
-        if cache is None:
+        found = None
+        if cache is not None:
+            found = await self._seeker.look(cache)
+        if cache is not None and found is not None:
+            # Before the rules: whoever starts with the switch on refuses nobody at all.
+            switch = decode(found.switch)
+            if switch is not None:
+                self._take_switch(switch)
+            if self._shares:
+                await self._seeker.take(cache, found)
+        # Not waited for: a database that hangs holds up neither the cache nor the switch.
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask(cache, found))
+        await self._tell(cache)
+
+    async def _ask(self, cache: RuleCache | None, found: Found | None) -> None:
+        await self._seeker.ask(cache if self._shares else None, self._id, found)
+        await self._tell(cache)
+
+    async def _tell(self, cache: RuleCache | None) -> None:
+        """Let everybody know that other rules are in force, without waiting for the next beat."""
+        if self._told == self._seeker.version:
             return
-        if self._seeker.version != before:
-            # Whoever waits for all to follow need not wait for the next beat.
+        self._told = self._seeker.version
+        self._ready.set()
+        if cache is not None:
             await self._beat(cache)
-        written = found.switch if found is not None else None
-        if not self._shares:
-            with contextlib.suppress(LimenError):
-                written = (await cache.look()).switch
-        switch = decode(written)
-        if switch is not None:
-            self._take_switch(switch)
 
     async def _watch_switch(self) -> None:
         if self._switch_file is not None:
@@ -237,10 +257,16 @@ class Follower:
 
     def _look_at_switch(self, file: SwitchFile) -> None:
         try:
-            self._turn(file.read())
-            self._notes.settle("switch")
+            switch = file.read()
         except LimenError as error:
             self._notes.complain("switch", str(error))
+            return
+        # Only what has changed: a word from elsewhere that could not be written down holds too.
+        if switch is not self._switch_seen:
+            self._switch_seen = switch
+            self._turn(switch)
+        if self._switch.at <= switch.at:
+            self._notes.settle("switch")
 
     def _take_switch(self, switch: Switch) -> None:
         """Take over a switch that was turned for all hosts, if it is newer than our own."""
@@ -273,6 +299,8 @@ class Follower:
                     if awaits_pong:
                         await link.send("PING")
                         continue
+                    if not isinstance(said, list) or not said:
+                        raise StoreError(f"{cache.where}: this is not what a subscriber is told")
                     if not self._is_listening:
                         self._is_listening = True
                         self._notes.settle("news")
@@ -305,4 +333,14 @@ class Follower:
         except LimenError:
             return  # the look that comes by every second says so
         if self._on_instances is not None:
-            self._on_instances(self._instances)
+            try:
+                self._on_instances(self._instances)
+                self._notes.settle("instances")
+            except Exception as error:  # the program's own; we go on
+                self._notes.complain("instances", f"{type(error).__name__}: {error}")
+
+
+async def _call_off(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from pathlib import Path
 
 from limen.errors import StoreError
@@ -33,16 +34,21 @@ class LastGood:
             raise StoreError(f"{self.path} cannot be read: {error.strerror}") from None
 
 
-def replace(path: Path, written: bytes) -> None:
-    """Put a new file in place of another, at once and as a whole; `StoreError` if it cannot be."""
-    # A name of our own: several processes of a host may write at the same time.
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+def replace(path: Path, written: bytes, at: float | None = None) -> None:
+    """Put a new file in place of another, at once and as a whole; `StoreError` if it cannot be.
+
+    `at` is the time it is said to be written at, if that is not now.
+    """
+    # A name of its own: several processes of a host, and threads, may write at the same time.
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with fresh.open("wb") as file:
             file.write(written)
             file.flush()
             os.fsync(file.fileno())
+        if at is not None:
+            os.utime(fresh, (at, at))
         fresh.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -37,47 +37,57 @@ class Link:
         self._opened: Opened | None = None
         self._reader = new_reader()
         self._owner: Address | None = None
+        self._asked: Address = ("", 0)
+        self._failures = 0
         self._turn = asyncio.Lock()
 
     async def call(self, *words: str | bytes) -> Any:
         """Return the reply to a command. Raises `StoreError` for an error, or for none in time."""
         return (await self.call_all(words))[0]
 
-    async def call_all(self, *commands: Words) -> list[Any]:
-        """Return the replies to several commands, sent together."""
+    async def call_all(self, *commands: Words, spare: str = "none") -> list[Any]:
+        """Return the replies to several commands, sent together. Raises as `call` does.
+
+        Errors that begin with `spare` are among the replies, and not raised.
+        """
         async with self._turn:
             with self._in_plain_words():
-                replies = await self._exchange(commands)
+                replies = await self._exchange_anew(commands)
                 for _ in range(_MAX_MOVES):
                     moved = next((_moved(reply) for reply in replies if _moved(reply)), None)
                     if moved is None:
                         break
                     self._drop()
-                    self._owner = moved
+                    # Without a host, it is the one that was asked.
+                    self._owner = (moved[0] or self._asked[0], moved[1])
                     replies = await self._exchange(commands)
                 for reply in replies:
-                    if isinstance(reply, ServerError):
+                    if isinstance(reply, ServerError) and not str(reply).startswith(spare):
                         raise reply
         return replies
 
     async def send(self, *words: str | bytes) -> None:
         """Send a command whose reply is read by `receive`."""
         with self._in_plain_words():
-            opened = await self._connected()
+            async with asyncio.timeout(self._patience):
+                opened = await self._connected()
             opened[1].write(pack_command(words))
 
     async def receive(self, patience: float) -> Any:
         """Return what comes next; None when nothing came in time.
 
-        Raises `StoreError` when the line is cut.
+        Raises `StoreError` when the line is cut, and for an error.
         """
         with self._in_plain_words():
             opened = await self._connected()
             try:
                 async with asyncio.timeout(patience):
-                    return await self._next(opened)
+                    reply = await self._next(opened)
             except TimeoutError:
                 return None
+            if isinstance(reply, ServerError):
+                raise reply
+            return reply
 
     @contextmanager
     def _in_plain_words(self) -> Iterator[None]:
@@ -86,8 +96,9 @@ class Link:
             yield
         except BaseException as error:
             self._drop()
-            # Whoever owned the keys may do so no more.
+            # Whoever owned the keys may do so no more; and who was asked first may be hung.
             self._owner = None
+            self._failures += 1
             if isinstance(error, Exception):
                 raise StoreError(str(fault_of(error, self._target.shown))) from None
             raise
@@ -95,6 +106,17 @@ class Link:
     def close(self) -> None:
         """Let go of the connection. The next command opens another."""
         self._drop()
+
+    async def _exchange_anew(self, commands: tuple[Words, ...]) -> list[Any]:
+        """Exchange; once more, on a new connection, if the one we had was cut meanwhile."""
+        was_open = self._opened is not None
+        try:
+            return await self._exchange(commands)
+        except ConnectionError:
+            if not was_open:
+                raise
+        self._drop()
+        return await self._exchange(commands)
 
     async def _exchange(self, commands: tuple[Words, ...]) -> list[Any]:
         async with asyncio.timeout(self._patience):
@@ -114,7 +136,7 @@ class Link:
         if self._opened is None:
             address = self._owner or await self._find()
             self._opened = await open_stream(self._target, address, self._patience)
-            self._reader = new_reader()
+            self._reader, self._asked = new_reader(), address
         return self._opened
 
     async def _find(self) -> Address:
@@ -122,7 +144,9 @@ class Link:
         if target.kind == "sentinel":
             return await self._ask(find_primary(target.addresses, target.service))
         last: Exception | None = None
-        for address in target.addresses:
+        # Another one first after each failure: one that hangs would take all the time there is.
+        first = self._failures % len(target.addresses)
+        for address in target.addresses[first:] + target.addresses[:first]:
             try:
                 opened = await open_stream(target, address, self._patience)
             except Exception as error:  # another node may know better
@@ -138,20 +162,25 @@ class Link:
             address, command = question
             said: object
             try:
-                opened = await open_stream(self._target, address, self._patience, sentinel=True)
-                try:
-                    opened[1].write(pack_command(command))
-                    self._reader = new_reader()
-                    said = await self._next(opened)
-                finally:
-                    opened[1].close()
-            except (OSError, TimeoutError) as error:
+                # A part of our patience, so that one that hangs leaves time for another.
+                async with asyncio.timeout(self._patience / 3):
+                    said = await self._ask_one(address, command)
+            except Exception as error:  # another one may know
                 said = error
             try:
                 question = finder.send(said)
             except StopIteration as found:
                 primary: Address = found.value
                 return primary
+
+    async def _ask_one(self, address: Address, command: Words) -> Any:
+        opened = await open_stream(self._target, address, self._patience, sentinel=True)
+        try:
+            opened[1].write(pack_command(command))
+            self._reader = new_reader()
+            return await self._next(opened)
+        finally:
+            opened[1].close()
 
     def _drop(self) -> None:
         if self._opened is not None:

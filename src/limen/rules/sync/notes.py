@@ -8,7 +8,7 @@ _logger = logging.getLogger("limen")
 
 
 class Notes:
-    """Troubles by what they are about: `cache`, `store`, `rules`, `news`, `last-good`, `switch`."""
+    """Troubles by what they are about, as `Status` lists them."""
 
     def __init__(self) -> None:
         self._trouble: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""`Seeker`: one look for newer rules, in the cache, in the store, in the last good file.
+"""`Seeker`: looks for newer rules, in the cache, in the store, in the last good file.
 
 Whatever is found is checked before it is used, and nothing that is wrong with it takes the rules in
 force away. Knows no threads.
@@ -9,20 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
-from limen.errors import LimenError
+from limen.errors import LimenError, StoreError
 from limen.rules.document import parse
 from limen.rules.ruleset import RuleSet
 from limen.rules.stores import RuleStore, Snapshot
-from limen.rules.sync.cache import Found, RuleCache
+from limen.rules.sync.cache import CLAIM_S, Found, RuleCache
+from limen.rules.sync.entry import Poisoned
 from limen.rules.sync.last_good import LastGood
 from limen.rules.sync.notes import Notes
 from limen.rules.sync.switch import Switch
 
 Source = Literal["none", "cache", "store", "last-good"]
+T = TypeVar("T")
 _STORE_S = 3.0
 _logger = logging.getLogger("limen")
 
@@ -42,12 +44,19 @@ class Seeker:
         self._use = use
         self._notes = notes
         self._rules: RuleSet | None = None
-        self._refused: dict[Source, str] = {}
-        """The version that was found wrong last, by where: it is not read again and again."""
+        self._is_confirmed = False
+        """Whether the store has said these very rules. A number alone may be another database's."""
+        self._cached: tuple[bytes, bytes] | None = None
+        """The version and stamp in the cache under which the rules in force are there."""
+        self._doubted: tuple[bytes, bytes] | None = None
+        """The version and stamp in the cache of what was found wrong: it is not read again."""
+        self._refused: tuple[str, LimenError] | None = None
+        """The version in the store that was found wrong, and what is wrong with it."""
+        self._asked_at = 0.0
+        self._late: set[asyncio.Task[Any]] = set()
         self._switch = Switch()
         self.source: Source = "none"
-        self.written_at: float = 0.0
-        self.used_at: float = 0.0
+        self.written_at = self.used_at = 0.0
 
     @property
     def version(self) -> str:
@@ -61,75 +70,148 @@ class Seeker:
             self._use(self._rules.in_shadow(switch.covers))
             _logger.warning("the kill switch is %s", switch)
 
-    async def look(self, cache: RuleCache | None, who: str) -> Found | None:
-        """Look once; return what the cache said, None without an answer."""
-        found = None
-        if cache is not None:
-            with self._minding("cache"):
-                found = await cache.look()
-        is_good = found is not None and cache is not None and await self._take_cached(cache, found)
-        if self._store is not None and not (is_good and await self._is_anothers_turn(cache, who)):
-            await self._take_stored(self._store, cache, found, is_good=is_good)
+    async def look(self, cache: RuleCache) -> Found | None:
+        """Return what is in the cache; None without an answer. Changes nothing."""
+        with self._minding("cache"):
+            return await cache.look()
+        return None
+
+    async def take(self, cache: RuleCache, found: Found) -> bool:
+        """Use what is in the cache if it is new; return whether it holds what is in force."""
+        if self._is_in_force(found):
+            return True
+        seen = (found.version, found.stamp)
+        if seen == self._doubted or self._is_behind(found.version):
+            return False
+        with self._minding("rules"):
+            if found.is_foreign:
+                raise Poisoned("what is in their place in Redis is something else")
+            if found.version:
+                await self._take_cached(cache, seen)
+        return self._is_in_force(found)
+
+    async def _take_cached(self, cache: RuleCache, seen: tuple[bytes, bytes]) -> None:
+        try:
+            entry, stamp = await cache.read()
+            if self._is_behind(entry.version.encode()):
+                return  # it is not what was there when we looked
+            is_new = not self._is_same(entry.snapshot)
+            if is_new:
+                self._put(entry.snapshot, "cache", entry.written_at)
+        except StoreError:
+            raise  # which says nothing about the rules
+        except LimenError:
+            self._doubted = seen
+            raise
+        self._cached, self._doubted = (entry.version.encode(), stamp), None
+        if is_new:
+            await self._keep(entry.snapshot)
+        elif self.source == "last-good":
+            self.source, self.written_at = "cache", entry.written_at
+
+    async def ask(self, cache: RuleCache | None, who: str, found: Found | None) -> None:
+        """Use what is in the store if it is new, or what was kept if nobody has any rules.
+
+        In the cache, one asks for all, as long as what it holds is good.
+        """
+        if self._store is not None and not await self._is_anothers_turn(cache, who, found):
+            await self._take_stored(self._store, cache, found)
         if self._rules is None and self._last_good is not None:
             with self._minding("last-good"):
                 kept = self._last_good.read()
                 if kept is not None:
                     self._put(kept.snapshot, "last-good", kept.written_at)
-        return found
 
-    async def _take_cached(self, cache: RuleCache, found: Found) -> bool:
-        """Use what is in the cache if it is new; return whether it holds what is to be used."""
-        version = found.version
-        if version == self.version:
-            return bool(version)
-        if version in ("", self._refused.get("cache")) or (
-            # Written by somebody who was held up meanwhile; the store knows better.
-            self._store is not None and _is_older(version, self.version)
-        ):
+    async def close(self) -> None:
+        """Wait for what was called off: a driver that is disturbed while it cleans up complains."""
+        if self._late:
+            await asyncio.wait(self._late, timeout=_STORE_S)
+
+    async def _is_anothers_turn(
+        self, cache: RuleCache | None, who: str, found: Found | None
+    ) -> bool:
+        if cache is None or found is None or not self._is_in_force(found):
             return False
-        self._refused["cache"] = version
-        with self._minding("rules"):
-            entry = await cache.read()
-            if entry is not None and entry.version == version:
-                self._put(entry.snapshot, "cache", entry.written_at)
-                await self._keep(entry.snapshot)
-        return self.version == version
-
-    async def _is_anothers_turn(self, cache: RuleCache | None, who: str) -> bool:
-        """Return whether somebody else asks the store at the moment, for all of us."""
+        if "store" in self._notes.trouble:
+            # Others may have a way to the store: they ask for all, and we whether it is back.
+            return time.monotonic() < self._asked_at + CLAIM_S
         claimed = True
-        with self._minding("cache"):
-            claimed = cache is None or await cache.claim(who)
+        with self._minding("sharing"):
+            claimed = await cache.claim(who)
         return not claimed
 
     async def _take_stored(
-        self, store: RuleStore, cache: RuleCache | None, found: Found | None, *, is_good: bool
+        self, store: RuleStore, cache: RuleCache | None, found: Found | None
     ) -> None:
-        """Use what is in the store if it is new; put it into the cache if it is not there."""
-        snapshot: Snapshot | None = None
+        before, snapshot = self._rules, None
+        self._asked_at = time.monotonic()
         with self._minding("store"):
-            async with asyncio.timeout(_STORE_S):
-                version = await store.version()
-                is_cached = found is None or (is_good and found.version == version)
-                is_known = version in (self.version, self._refused.get("store"))
-                if not (is_known and is_cached):
-                    snapshot = await store.load()
-        if snapshot is None:
-            return
-        if snapshot.version != self.version:
-            self._refused["store"] = snapshot.version
-            with self._minding("rules"):
-                self._put(snapshot, "store", time.time())
+            snapshot = await self._in_time(self._load(store, found))
+            if snapshot is None or self._rules is not before:
+                return  # nothing new; or the cache had something meanwhile, and that is newer
+            if not self._is_same(snapshot):
+                try:
+                    self._put(snapshot, "store", time.time())
+                except LimenError as error:
+                    self._refused = (snapshot.version, error)
+                    raise
                 await self._keep(snapshot)
-        if cache is not None and found is not None and snapshot.version == self.version:
-            with self._minding("cache"):
+            elif self.source == "last-good":
+                self.source, self.written_at = "store", time.time()
+            self._is_confirmed = True
+        if cache is None or found is None or self._is_in_force(found):
+            return
+        if self._is_same(snapshot) and snapshot is not None:
+            with self._minding("sharing"):
                 await cache.write(snapshot, seen=found.version)
+
+    async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what comes of it, or raise `TimeoutError`: at once, however long its end takes."""
+        task = asyncio.create_task(work)
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+        task.add_done_callback(_forget)
+        try:
+            done, _ = await asyncio.wait([task], timeout=_STORE_S)
+        finally:
+            task.cancel()
+        if not done:
+            raise TimeoutError
+        return task.result()
+
+    async def _load(self, store: RuleStore, found: Found | None) -> Snapshot | None:
+        """Return what is in the store, if that is news to us or to the cache."""
+        version = await store.version()
+        if self._refused is not None and version == self._refused[0]:
+            raise self._refused[1]
+        is_cached = found is None or self._is_in_force(found)
+        if version == self.version and self._is_confirmed and is_cached:
+            return None
+        return await store.load()
+
+    def _is_in_force(self, found: Found) -> bool:
+        """Return whether the cache holds what is in force."""
+        return self._cached is not None and self._cached == (found.version, found.stamp)
+
+    def _is_behind(self, version: bytes) -> bool:
+        """Return whether it was written by somebody held up, or is from before a failover."""
+        # Older rules may be meant as well; then the store says so.
+        return self._store is not None and _is_older(version, self.version)
+
+    def _is_same(self, snapshot: Snapshot | None) -> bool:
+        """Return whether these are the rules in force."""
+        return (
+            snapshot is not None
+            and self._rules is not None
+            and snapshot.version == self.version
+            and snapshot.document == self._rules.document
+        )
 
     def _put(self, snapshot: Snapshot, source: Source, written_at: float) -> None:
         """Put rules in force, or raise `InvalidRules` and leave those in force that are."""
         rules = parse(snapshot.document, version=snapshot.version)
         self._use(rules.in_shadow(self._switch.covers))
-        self._rules, self._refused = rules, {}
+        self._rules, self._is_confirmed, self._cached, self._refused = rules, False, None, None
         self.source, self.written_at, self.used_at = source, written_at, time.time()
         _logger.info("rules %s are in force: %d rules", rules.version, len(rules.rules))
 
@@ -153,7 +235,12 @@ class Seeker:
             self._notes.settle(about)
 
 
-def _is_older(version: str, than: str) -> bool:
+def _forget(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # so that asyncio does not complain that nobody has asked
+
+
+def _is_older(version: bytes, than: str) -> bool:
     """Return whether a number is below another. Versions that are no numbers have no order."""
-    numbers = version.isdecimal() and than.isdecimal()
+    numbers = version.isdigit() and len(version) < 20 and than.isdecimal()
     return numbers and int(version) < int(than)

@@ -7,7 +7,7 @@ by what is newer.
 
 from __future__ import annotations
 
-import os
+import logging
 import signal
 import socket
 import time
@@ -16,12 +16,15 @@ from pathlib import Path
 
 import msgspec
 
-from limen.errors import StoreError
+from limen.errors import LimenError, StoreError
 from limen.rules.sync.last_good import replace
 
 NAME = "kill-switch"
 _ALL, _OFF = "all", "off"
-_MAX_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
+# A clock may be wrong, but not by so much: what comes from a later time would win for ever.
+_MAX_AHEAD_S = 86_400
+_logger = logging.getLogger("limen")
 
 
 class Switch(msgspec.Struct, frozen=True):
@@ -70,12 +73,13 @@ def encode(switch: Switch) -> bytes:
 
 def decode(written: bytes | None) -> Switch | None:
     """Read a switch from Redis; None when there is none, or none that can be read."""
-    if written is None or len(written) > _MAX_BYTES:
+    if written is None or len(written) > MAX_BYTES:
         return None
     try:
-        return msgspec.json.decode(written, type=Switch)
+        switch = msgspec.json.decode(written, type=Switch)
     except (msgspec.DecodeError, UnicodeError):
         return None
+    return switch if 0 <= switch.at <= time.time() + _MAX_AHEAD_S else None
 
 
 class SwitchFile:
@@ -103,8 +107,7 @@ class SwitchFile:
         words = [_ALL] if switch.all else list(switch.rules) or [_OFF]
         by = switch.by.replace("\n", " ")
         text = "\n".join([f"# at {switch.at:.6f} by {by}", *words, ""])
-        replace(self.path, text.encode())
-        os.utime(self.path, (switch.at, switch.at))
+        replace(self.path, text.encode(), switch.at)
 
     def take(self, other: Switch) -> bool:
         """Write down a switch from elsewhere if it is newer than ours; return whether it was."""
@@ -121,7 +124,12 @@ class SwitchFile:
 
         def toggle(number: int, frame: object) -> None:
             by = f"{signal.Signals(number).name} at {socket.gethostname()}"
-            self.write(turned_off(by) if self.read().is_on else turned_on(by=by))
+            try:
+                # Whoever has some rules in shadow and calls for help wants all of them there.
+                self.write(turned_off(by) if self.read().all else turned_on(by=by))
+            except LimenError as error:
+                # Not raised: it would strike whatever the program was doing.
+                _logger.error("the kill switch cannot be turned: %s", error)
 
         signal.signal(signal_number, toggle)
 
@@ -136,7 +144,7 @@ class SwitchFile:
 
     def _read(self) -> Switch:
         try:
-            text = self.path.read_bytes()[:_MAX_BYTES].decode("utf-8", "replace")
+            text = self.path.read_bytes()[:MAX_BYTES].decode("utf-8", "replace")
             at = self.path.stat().st_mtime
         except FileNotFoundError:
             return Switch()

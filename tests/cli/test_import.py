@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from limen.cli import main
 from limen.rules import load, parse_text
+from tests.cli.acts import Ran, Run
 
 EDGE = """\
 domain: edge
@@ -37,15 +36,6 @@ descriptors:
   - value: b
 """
 REPORT = "edge.yaml:7: descriptors[1].rate_limit.requests_per_unit: imported as mode: block\n"
-
-
-class Ran(NamedTuple):
-    exit_code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ran]
 
 
 @pytest.fixture
@@ -173,3 +163,13 @@ def test_the_help_says_what_to_type(limen: Run) -> None:
     ran = limen("--help")
     assert ran.exit_code == 0
     assert "limen rules import-envoy config/ --output rules.yaml" in ran.out
+
+
+def test_a_file_that_is_there_is_replaced_by_force_only(limen: Run) -> None:
+    write("rules.out", "as it was")
+    ran = limen("edge.yaml", "--output", "rules.out")
+    assert ran.exit_code == 2
+    assert ran.err.endswith("limen: rules.out is there already; add --force to replace it\n")
+    assert Path("rules.out").read_text() == "as it was"
+    assert limen("edge.yaml", "--output", "rules.out", "--force").exit_code == 0
+    assert len(load("rules.out").rules) == 2

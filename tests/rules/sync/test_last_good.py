@@ -1,0 +1,75 @@
+"""The last good rules in a file: replaced as a whole, read with distrust."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from limen.errors import StoreError
+from limen.rules.stores import Snapshot
+from limen.rules.sync import Poisoned
+from limen.rules.sync.last_good import NAME, LastGood
+from tests.rules.sync.processes import rule_set
+
+
+def test_what_is_kept_is_read_and_nothing_else_is_left_there(tmp_path: Path) -> None:
+    kept = LastGood(tmp_path / "new" / "folder")
+    assert kept.read() is None
+    for number in (1, 2):
+        kept.write(Snapshot(str(number), rule_set(number, 5)))
+        entry = kept.read()
+        assert entry is not None
+        assert entry.snapshot == Snapshot(str(number), rule_set(number, 5))
+    assert [path.name for path in kept.path.parent.iterdir()] == [NAME]
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\x00" * 100])
+def test_a_damaged_file_is_not_believed(tmp_path: Path, damage: bytes) -> None:
+    kept = LastGood(tmp_path)
+    kept.path.write_bytes(damage)
+    with pytest.raises(Poisoned):
+        kept.read()
+
+
+def test_a_file_that_was_cut_anywhere_is_not_believed(tmp_path: Path) -> None:
+    kept = LastGood(tmp_path)
+    kept.write(Snapshot("1", rule_set(1, 5)))
+    whole = kept.path.read_bytes()
+    for length in range(0, len(whole), 7):
+        kept.path.write_bytes(whole[:length])
+        with pytest.raises(Poisoned):
+            kept.read()
+
+
+def test_what_cannot_be_read_or_written_is_one_line(tmp_path: Path) -> None:
+    kept = LastGood(tmp_path)
+    kept.path.mkdir()
+    with pytest.raises(StoreError, match=r"last-good\.json cannot be read: Is a directory"):
+        kept.read()
+    with pytest.raises(StoreError, match=r"last-good\.json cannot be written: Is a directory"):
+        kept.write(Snapshot("1", rule_set(1, 5)))
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+
+
+def test_threads_that_keep_together_leave_one_whole_file(tmp_path: Path) -> None:
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for _ in range(20):
+                LastGood(tmp_path).write(Snapshot(str(number), rule_set(number, 5)))
+                entry = LastGood(tmp_path).read()
+                assert entry is not None
+                assert entry.document == rule_set(int(entry.version), 5)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
