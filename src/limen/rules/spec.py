@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.json_schema import GenerateJsonSchema
 
+from limen.errors import shown
 from limen.model.decision import OnError
 from limen.model.grammar import AlgorithmName
 from limen.rules.fields import (
@@ -129,6 +130,13 @@ class ConcurrencySpec(_Model):
     """How long a holder that died keeps its slot: `60s`. Who is alive renews it."""
 
 
+def _concurrency(value: Any) -> Any:
+    """Refuse what people write who know no lease: a number alone."""
+    if value is not None and not isinstance(value, Mapping | ConcurrencySpec):
+        raise ValueError(f"expected a mapping such as {{slots: 5, lease: 60s}}, got {shown(value)}")
+    return value
+
+
 class RuleSpec(_Model):
     """One rule: which requests, counted by what, against which limits."""
 
@@ -148,7 +156,10 @@ class RuleSpec(_Model):
     limits: Limits | None = None
     """One limit, `100/minute`, or a list: `[10/s burst 20, 1000/month]`. With `tiers`: for requests
     that have no tier."""
-    concurrency: ConcurrencySpec | None = None
+    concurrency: Annotated[
+        ConcurrencySpec | None,
+        BeforeValidator(_concurrency, json_schema_input_type=ConcurrencySpec | None),
+    ] = None
     """How many may run at once: `{slots: 3, lease: 60s}`. May stand beside `limits`."""
     algorithm: AlgorithmName | None = None
     """Counts those limits that name no algorithm themselves. Without it: `packed_window`, which is

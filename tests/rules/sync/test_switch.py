@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -266,7 +267,7 @@ def test_a_file_that_cannot_be_read_changes_nothing_and_is_told_once(
     assert len([line for line in logged() if "cannot be read: Is a directory" in line]) == 1
     file.path.rmdir()
     wait_until(lambda: not follower.status.switch.is_on)
-    assert not follower.status.trouble
+    wait_until(lambda: not follower.status.trouble)
 
 
 def test_a_file_of_garbage_puts_nothing_into_shadow(
@@ -474,3 +475,28 @@ def test_the_log_says_when_it_turns(
         wait_until(lambda: "the kill switch is on for a, b" in caplog.text)
         file.write(turned_off())
         wait_until(lambda: "the kill switch is off" in caplog.text)
+
+
+def test_to_touch_what_was_turned_off_turns_it_on(tmp_path: Path) -> None:
+    """An operator at three in the morning knows `touch`, and not what stands in the file."""
+    file = SwitchFile(tmp_path)
+    file.write(turned_off("ann"))
+    assert not SwitchFile(tmp_path).read().is_on
+    later = time.time() + 5
+    os.utime(file.path, (later, later))
+    found = SwitchFile(tmp_path).read()
+    assert (found.all, found.by) == (True, "touch")
+    assert found.at == pytest.approx(later)
+    file.path.write_text("off\n")
+    assert not SwitchFile(tmp_path).read().is_on
+
+
+def test_following_a_file_and_turning_the_switch_need_no_redis_py(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['redis'] = sys.modules['hiredis'] = None\n"
+        "from limen.rules.sync import Follower, SwitchFile\n"
+        "from limen.rules.stores.file import FileStore\n"
+        "Follower(FileStore('rules.yaml'), print, folder=sys.argv[1])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    assert done.returncode == 0

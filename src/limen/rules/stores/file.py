@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from limen.errors import InvalidRules
+from limen.errors import ConfigurationError, InvalidRules
 from limen.rules.document import load
 from limen.rules.ruleset import RuleSet
 from limen.rules.stores import Snapshot
@@ -15,6 +15,9 @@ class FileStore:
     """The rules in one YAML or JSON file, which may be replaced at any time."""
 
     def __init__(self, path: str | Path) -> None:
+        if "://" in str(path):
+            # Not repeated: a password may be in it.
+            raise ConfigurationError("that is an address, not a file; a database is for SqlStore")
         self.path: Path = Path(path)
         self._known: tuple[tuple[int, ...], RuleSet | InvalidRules] | None = None
 

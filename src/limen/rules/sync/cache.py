@@ -7,14 +7,18 @@ so that in a cluster one node has them all.
 from __future__ import annotations
 
 import secrets
+from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from limen.connect import Target
 from limen.rules.stores import Snapshot
 from limen.rules.sync.entry import MAX_BYTES, Entry, Poisoned, decode, encode
-from limen.rules.sync.link import Link
 from limen.rules.sync.switch import MAX_BYTES as MAX_SWITCH_BYTES
+
+if TYPE_CHECKING:
+    from limen.rules.sync.link import Link
 
 TTL_S = 86_400
 CLAIM_S = 3
@@ -85,7 +89,11 @@ class RuleCache:
     """The rules of one namespace in one Redis."""
 
     def __init__(self, target: Target, namespace: str) -> None:
-        self._link = Link(target)
+        # Not before it is needed: who follows a file, or turns a switch, may have no redis-py.
+        from limen.rules.sync.link import Link
+
+        self._open = partial(Link, target)
+        self._link = self._open()
         self._target = target
         key = f"{namespace}:{{rules}}"
         self._entry, self._claim, self._switch = f"{key}entry", f"{key}claim", f"{key}switch"
@@ -198,7 +206,7 @@ class RuleCache:
 
     async def listen(self) -> Link:
         """Return a connection of its own on which the announcements come."""
-        link = Link(self._target)
+        link = self._open()
         await link.send("SUBSCRIBE", self._channel)
         return link
 

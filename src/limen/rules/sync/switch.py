@@ -8,6 +8,7 @@ by what is newer.
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import socket
 import time
@@ -21,6 +22,7 @@ from limen.rules.sync.last_good import replace
 
 NAME = "kill-switch"
 _ALL, _OFF = "all", "off"
+_TOUCH_S = 0.01
 MAX_BYTES = 1_000_000
 # A clock may be wrong, but not by so much: what comes from a later time would win for ever.
 _MAX_AHEAD_S = 86_400
@@ -82,11 +84,20 @@ def decode(written: bytes | None) -> Switch | None:
     return switch if 0 <= switch.at <= time.time() + _MAX_AHEAD_S else None
 
 
+def _written_at(comment: str) -> float:
+    """Return when the file says that it was written; without sense, never."""
+    try:
+        return float(comment.split()[2])
+    except (IndexError, ValueError):
+        return math.inf
+
+
 class SwitchFile:
     """The switch of one host.
 
     The file says `all`, `off`, or the names of rules, a line each; lines that begin with `#` are
-    for people. An empty one means all. Without a file the switch is off.
+    for people. An empty one means all, and so does one that was touched after it was turned off.
+    Without a file the switch is off.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -155,7 +166,9 @@ class SwitchFile:
         comment = next((line for line in lines if line.startswith("# at ")), "")
         by = comment.partition(" by ")[2]
         if words == [_OFF]:
-            return Switch(at=at, by=by)
+            # Whoever touches what was turned off by us wants it on: `touch` is all they know.
+            is_touched = bool(comment) and at > _written_at(comment) + _TOUCH_S
+            return Switch(is_touched, (), at, "touch" if is_touched else by)
         if not words or _ALL in words:
             return Switch(True, (), at, by)
         return Switch(False, tuple(words), at, by)
