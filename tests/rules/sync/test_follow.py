@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -257,3 +258,26 @@ def test_info_says_what_is_in_force(
     follow(FileStore(file))
     version = watched.wait_for(1).version
     wait_until(lambda: f"rules {version} are in force: 1 rules" in caplog.text)
+
+
+def test_the_child_of_a_fork_follows_too(
+    file: Path, watched: Watched, follow: Callable[..., Follower]
+) -> None:
+    """As with gunicorn's preload: threads stay behind in the parent."""
+    follow(FileStore(file))
+    first = watched.wait_for(1).version
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        file.write_text(rules(2))
+        end = time.monotonic() + 10
+        while watched.sets[-1].version == first and time.monotonic() < end:
+            time.sleep(TICK_S)
+        os.write(writer, str(quota_of(watched.sets[-1])).encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with open(reader, "rb") as answer:  # noqa: PTH123  # it has no path
+        assert answer.read() == b"2"
+    assert quota_of(watched.wait_for(2)) == 2

@@ -283,7 +283,11 @@ def mutations(draw: st.DrawFn) -> bytes:
 
 # Whatever JSON there is, in the places where an entry has its fields.
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20),
     lambda inner: (
         st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4)
     ),

@@ -151,6 +151,46 @@ def test_rules_of_the_last_good_file_are_those_of_the_cache_once_it_holds_them(
     assert watched.versions == ["1"]
 
 
+def test_rules_that_came_into_force_are_kept_also_when_all_is_called_off_at_that_moment(
+    seek: Callable[..., Sought], watched: Watched, tmp_path: Path
+) -> None:
+    sought = seek(folder=tmp_path)
+
+    async def work() -> None:
+        await sought.write(1)
+        await sought.look()
+        await sought.write(2)
+        look = asyncio.create_task(sought.look())
+        while watched.versions[-1] != "2":  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        look.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await look
+
+    sought.run(work)
+    entry = LastGood(tmp_path).read()
+    assert entry is not None
+    assert entry.version == "2"
+
+
+def test_what_was_replaced_meanwhile_is_not_kept_over_its_successor(
+    seek: Callable[..., Sought], tmp_path: Path
+) -> None:
+    sought = seek(folder=tmp_path)
+
+    async def work() -> None:
+        await sought.write(1)
+        await sought.look()
+        await sought.write(2)
+        await sought.look()
+        await sought.seeker._keep(Snapshot("1", rule_set(1, 5)))  # held up until now
+
+    sought.run(work)
+    entry = LastGood(tmp_path).read()
+    assert entry is not None
+    assert entry.version == "2"
+
+
 def test_poison_is_fetched_once_and_not_at_every_look(
     seek: Callable[..., Sought], redis_url: str, admin: Any
 ) -> None:

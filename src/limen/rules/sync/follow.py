@@ -21,6 +21,7 @@ from typing import Self
 
 from msgspec import Struct
 
+from limen import fork
 from limen.connect import Target, target_of
 from limen.errors import ConfigurationError, LimenError, StoreError, shown
 from limen.rules.ruleset import RuleSet
@@ -105,21 +106,35 @@ class Follower:
         self._notes = Notes()
         last_good = None if folder is None else LastGood(folder)
         self._seeker = Seeker(store, last_good, use, self._notes)
-        self._asking: asyncio.Task[None] | None = None
         self._switch_file = None if folder is None else SwitchFile(folder)
         self._switch = self._switch_seen = Switch()
         self._interval = interval
         self._ping_interval = ping_interval
         self._on_instances = on_instances
         self._instances = 1
-        self._is_listening = False
+        self._told = ""
+        self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+        self.after_fork()
+        fork.watch(self)
+
+    def after_fork(self) -> None:
+        """Make anew what two processes must not share, and follow on. Not for you to call."""
+        was_following, is_ready = self._thread is not None, self._ready.is_set()
         self._id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._started_at = time.time()
-        self._told = ""
+        self._is_listening = False
+        self._asking: asyncio.Task[None] | None = None
+        self._seeker.forget_tasks()
         self._ready = threading.Event()
+        if is_ready:
+            self._ready.set()
         self._closing = threading.Event()
         self._wake: Callable[[], object] | None = None
-        self._thread: threading.Thread | None = None
+        # The thread itself did not come along.
+        self._thread = None
+        if was_following:
+            self.start()
 
     @property
     def status(self) -> Status:

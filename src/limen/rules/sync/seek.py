@@ -54,9 +54,11 @@ class Seeker:
         """The version in the store that was found wrong, and what is wrong with it."""
         self._asked_at = 0.0
         self._late: set[asyncio.Task[Any]] = set()
+        self._writing = asyncio.Lock()
         self._switch = Switch()
         self.source: Source = "none"
-        self.written_at = self.used_at = 0.0
+        self.written_at: float = 0.0
+        self.used_at: float = 0.0
 
     @property
     def version(self) -> str:
@@ -122,8 +124,12 @@ class Seeker:
                 if kept is not None:
                     self._put(kept.snapshot, "last-good", kept.written_at)
 
+    def forget_tasks(self) -> None:
+        """Let go of what belongs to a loop that is not there any more, as after a fork."""
+        self._late = set()
+
     async def close(self) -> None:
-        """Wait for what was called off: a driver that is disturbed while it cleans up complains."""
+        """Wait for what is yet to end: a file, or a driver, which complains if it is disturbed."""
         if self._late:
             await asyncio.wait(self._late, timeout=_STORE_S)
 
@@ -167,10 +173,7 @@ class Seeker:
 
     async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what comes of it, or raise `TimeoutError`: at once, however long its end takes."""
-        task = asyncio.create_task(work)
-        self._late.add(task)
-        task.add_done_callback(self._late.discard)
-        task.add_done_callback(_forget)
+        task = self._begin(work)
         try:
             done, _ = await asyncio.wait([task], timeout=_STORE_S)
         finally:
@@ -216,9 +219,24 @@ class Seeker:
         _logger.info("rules %s are in force: %d rules", rules.version, len(rules.rules))
 
     async def _keep(self, snapshot: Snapshot) -> None:
+        """Write rules down that are in force; to the end, also when we are called off meanwhile."""
         if self._last_good is not None:
-            with self._minding("last-good"):
-                await asyncio.to_thread(self._last_good.write, snapshot)
+            await asyncio.shield(self._begin(self._write_down(self._last_good, snapshot)))
+
+    async def _write_down(self, last_good: LastGood, snapshot: Snapshot) -> None:
+        # One after the other, and none that has been replaced: the last one stays.
+        async with self._writing:
+            if self._is_same(snapshot):
+                with self._minding("last-good"):
+                    await asyncio.to_thread(last_good.write, snapshot)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begin something that `close` waits for."""
+        task = asyncio.create_task(work)
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+        task.add_done_callback(_forget)
+        return task
 
     @contextmanager
     def _minding(self, about: str) -> Iterator[None]:

@@ -1,0 +1,349 @@
+"""The address of the client: of who connected, or of who a trusted proxy says it was. Pure.
+
+A header is only text that somebody sent. What a proxy adds stands at its right end, so it is read
+from there, and only as far as those who wrote it are trusted; whatever a client put to the left of
+that is never looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from itertools import islice
+from typing import Literal, get_args
+
+from msgspec import Struct
+
+from limen.errors import ConfigurationError, shown
+
+ProxyHeader = Literal[
+    "x-forwarded-for", "forwarded", "x-real-ip", "cf-connecting-ip", "true-client-ip"
+]
+"""The first two are lists that every proxy adds to; the others hold one address."""
+UNIX = "unix"
+"""What stands for a socket in the file system, among the proxies that are trusted."""
+
+Number = tuple[int, int]
+"""An address: its version, and its bits. IPv4 written as IPv6 is IPv4."""
+
+_LISTS = ("x-forwarded-for", "forwarded")
+_PREFIXES = (48, 56, 64, 128)
+_MAX_TRUSTED_HOPS = 16
+_MAX_ENTRIES = 64
+"""How many entries are read, from the right: who is trusted needs no more."""
+_MAX_ENTRY = 16_384
+_MAX_QUOTED = 64
+_MAX_PAIRS = 16
+_MAX_ADDRESS = 64
+_NAT64 = int(IPv6Address("64:ff9b::")) >> 32
+_OWS = " \t"
+
+
+class AddressSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whose word on the client's address is taken. By default nobody's: who connects is meant."""
+
+    trusted_proxies: tuple[str, ...] = ()
+    """Networks or addresses of proxies: `("10.0.0.0/8",)`; `"unix"` is a socket in the file system.
+    """
+    trusted_hops: int = 0
+    """Instead of networks: how many proxies stand in front, `1`. Good only where nobody can reach
+    the server but through them."""
+    header: str | None = None
+    """The one header the proxies write: `"X-Forwarded-For"`. It must be one they always write."""
+    ipv6_prefix: int = 64
+    """How much of an IPv6 address is one client: 48, 56, 64 or 128 bits. Who has one address has
+    a whole /64 of them."""
+
+
+class Client(Struct, frozen=True, gc=False):
+    """A client, by its address."""
+
+    address: str
+    """The whole address, in the one spelling that rules know: for logs, and to match networks."""
+    key: str
+    """What to count by: the address itself, or the first of its IPv6 network."""
+
+
+class ClientAddresses:
+    """Tells clients apart. Settings are validated once, here: `ConfigurationError` says why not."""
+
+    __slots__ = ("_hops", "_prefix", "_proxies", "_trusts_unix", "header")
+
+    def __init__(self, settings: AddressSettings | None = None) -> None:
+        settings = settings or AddressSettings()
+        self.header: str | None = _valid_header(settings)
+        """The header whose lines `of` wants, in lower case; None when none is trusted."""
+        self._hops = settings.trusted_hops
+        self._prefix = _valid_prefix(settings.ipv6_prefix)
+        self._trusts_unix = UNIX in settings.trusted_proxies
+        self._proxies = _Networks(text for text in settings.trusted_proxies if text != UNIX)
+
+    def of(self, peer: str | None, lines: Sequence[str] = ()) -> Client | None:
+        """Return the client, or None when it has no address.
+
+        `peer` is who connected, None or a path for a socket in the file system; `lines` are the
+        values of the header, one for each time it was sent, in order.
+        """
+        found = _number(peer) if peer else None
+        if self.header is not None and lines:
+            if self._hops:
+                found = self._counted(found, lines)
+            elif self._trusts_unix if found is None else self._proxies.holds(found):
+                found = self._walked(found, lines)
+        return None if found is None else _client(found, self._prefix)
+
+    def _walked(self, peer: Number | None, lines: Sequence[str]) -> Number | None:
+        """Go left past those who are trusted. Where nobody can be read, the last one counts."""
+        good = peer
+        for entry in _entries(lines, self.header):
+            hop = _number(entry)
+            if hop is None:
+                break
+            good = hop
+            if self.header not in _LISTS or not self._proxies.holds(hop):
+                break
+        return good
+
+    def _counted(self, peer: Number | None, lines: Sequence[str]) -> Number | None:
+        """Go left as many steps as there are proxies. Who came by fewer is known by the peer."""
+        hops = self._hops if self.header in _LISTS else 1
+        entries = list(islice(_entries(lines, self.header), hops))
+        if len(entries) < hops:
+            return peer
+        good = peer
+        for entry in entries:
+            hop = _number(entry)
+            if hop is None:
+                break
+            good = hop
+        return good
+
+
+class _Networks:
+    """A set of networks, in which an address is found by one look for each length of prefix."""
+
+    __slots__ = ("_tables",)
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._tables: dict[tuple[int, int], set[int]] = {}
+        for text in texts:
+            version, cut, start = _read_network(text)
+            self._tables.setdefault((version, cut), set()).add(start)
+
+    def holds(self, number: Number) -> bool:
+        version, bits = number
+        for (of_version, cut), starts in self._tables.items():
+            if of_version == version and bits >> cut in starts:
+                return True
+        return False
+
+
+def _entries(lines: Sequence[str], header: str | None) -> Iterator[str]:
+    """Yield what a header lists, from right to left, over all its lines. `?` is not readable."""
+    read = _elements(lines) if header == "forwarded" else _items(lines)
+    return filter(None, islice(read, _MAX_ENTRIES))
+
+
+def _items(lines: Sequence[str]) -> Iterator[str]:
+    for line in reversed(lines):
+        end = len(line)
+        while end >= 0:
+            start = line.rfind(",", 0, end) + 1
+            yield line[start:end].strip(_OWS) if end - start <= _MAX_ENTRY else "?"
+            end = start - 1
+
+
+def _elements(lines: Sequence[str]) -> Iterator[str]:
+    for line in reversed(lines):
+        end = len(line)
+        while end >= 0:
+            start = _element_start(line, end)
+            if start is None:
+                yield "?"
+                return
+            yield _for(line[start:end])
+            end = start - 1
+
+
+def _element_start(line: str, end: int) -> int | None:
+    """Return where an element of `Forwarded` begins; None when that cannot be told.
+
+    A comma in quotes does not end it. To be read from the right, like all else here: an opening
+    quote that a client sends must not swallow what the proxy put after it.
+    """
+    least, at = max(0, end - _MAX_ENTRY), end
+    for _ in range(_MAX_QUOTED):
+        comma, quote = line.rfind(",", least, at), line.rfind('"', least, at)
+        if quote <= comma:
+            return comma + 1 if comma >= 0 or not least else None
+        # From the closing quote to the opening one.
+        at = line.rfind('"', least, quote)
+        for _ in range(_MAX_QUOTED):
+            if at < 0 or not _is_escaped(line, at):
+                break
+            at = line.rfind('"', least, at)
+        if at < 0 or _is_escaped(line, at):
+            return None
+    return None
+
+
+def _is_escaped(line: str, at: int) -> bool:
+    before = line[max(0, at - _MAX_QUOTED) : at]
+    return (len(before) - len(before.rstrip("\\"))) % 2 == 1
+
+
+def _for(element: str) -> str:
+    """Return the `for` of one element of `Forwarded`; `?` when it has none that can be read."""
+    if not element.strip(_OWS):
+        return ""
+    found = ""
+    for _ in range(_MAX_PAIRS):
+        name, _, element = element.partition("=")
+        value, after = _value(element)
+        value = value.strip(_OWS)
+        if not value or after is None:
+            return "?"
+        if name.strip(_OWS).lower() == "for":
+            if found:
+                return "?"
+            found = value
+        if not after:
+            return found or "?"
+        element = after
+    return "?"
+
+
+def _value(text: str) -> tuple[str, str | None]:
+    """Return the value a text begins with, and what follows its semicolon; None if junk does."""
+    if not text.startswith('"'):
+        value, _, after = text.partition(";")
+        return value, after
+    end = 0
+    for _ in range(_MAX_QUOTED):
+        end = text.find('"', end + 1)
+        if end < 0 or not _is_escaped(text, end):
+            break
+    between, _, after = text[end + 1 :].partition(";")
+    return text[1:end], None if end < 0 or between.strip(_OWS) else after
+
+
+def _number(text: str) -> Number | None:
+    """Return the address in a text, without port, brackets, quotes and zone; None for any other."""
+    # Not remembered: whoever sends long texts must not fill the memory with them.
+    return None if len(text) > 2 * _MAX_ADDRESS else _read(text)
+
+
+@lru_cache(maxsize=8_192)
+def _read(text: str) -> Number | None:
+    text = text.strip(_OWS)
+    if len(text) > 2 and text[0] == text[-1] == '"':
+        text = text[1:-1]
+    if text.startswith("["):
+        text, bracket, rest = text[1:].partition("]")
+        if not bracket or ":" not in text or (rest and not _is_port(rest)):
+            return None
+    elif text.count(":") == 1:
+        text, _, port = text.partition(":")
+        if not _is_port(f":{port}"):
+            return None
+    return None if len(text) > _MAX_ADDRESS else _number_of(text)
+
+
+def _number_of(text: str) -> Number | None:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return 4, int(address.ipv4_mapped)
+    return address.version, int(address)
+
+
+def _is_port(text: str) -> bool:
+    """Return whether a text is a colon and a port, or what RFC 7239 takes for a hidden one."""
+    colon, port = text[:1], text[1:]
+    if colon != ":" or not port.isascii():
+        return False
+    if port.startswith("_"):
+        return len(port) > 1 and all(char.isalnum() or char in "._-" for char in port[1:])
+    return port.isdigit() and len(port) <= 5
+
+
+@lru_cache(maxsize=8_192)
+def _client(number: Number, prefix: int) -> Client:
+    version, bits = number
+    if version == 6 and bits >> 32 == _NAT64:
+        # Behind a translator, which gives every IPv4 client one of these.
+        version, bits = 4, bits & 0xFFFF_FFFF
+    if version == 4:
+        text = str(IPv4Address(bits))
+        return Client(text, text)
+    cut = 128 - prefix
+    return Client(str(IPv6Address(bits)), str(IPv6Address(bits >> cut << cut)))
+
+
+def _read_network(text: object) -> tuple[int, int, int]:
+    """Return a network as its version, the bits that are cut off, and what is left."""
+    if not isinstance(text, str):
+        raise ConfigurationError(f"trusted_proxies must be a list of text, got {shown(text)}")
+    if text == "*":
+        raise ConfigurationError(
+            "trusted_proxies cannot be '*': whoever connects could then choose an address; "
+            "name the networks of the proxies, or say how many there are by trusted_hops"
+        )
+    try:
+        found = ip_network(text)
+    except ValueError:
+        try:
+            meant = f"; did you mean '{ip_network(text, strict=False)}'?"
+        except ValueError:
+            meant = ""
+        raise ConfigurationError(
+            "trusted_proxies must be networks such as '10.0.0.0/8', addresses, or 'unix', "
+            f"got {shown(text)}{meant}"
+        ) from None
+    if not found.prefixlen:
+        raise ConfigurationError(
+            f"trusted_proxies cannot be {shown(text)}: whoever connects could then choose an "
+            "address; name the networks of the proxies, or say how many there are by trusted_hops"
+        )
+    version, bits, length = found.version, int(found.network_address), found.prefixlen
+    if version == 6 and length >= 96 and bits >> 32 == 0xFFFF:
+        version, bits, length = 4, bits & 0xFFFF_FFFF, length - 96
+    cut = (32 if version == 4 else 128) - length
+    return version, cut, bits >> cut
+
+
+def _valid_header(settings: AddressSettings) -> str | None:
+    proxies, hops, header = settings.trusted_proxies, settings.trusted_hops, settings.header
+    if isinstance(proxies, str):
+        raise ConfigurationError(f"trusted_proxies must be a list, got the text {shown(proxies)}")
+    if type(hops) is not int or not 0 <= hops <= _MAX_TRUSTED_HOPS:
+        raise ConfigurationError(
+            f"trusted_hops must be a whole number from 0 to {_MAX_TRUSTED_HOPS}, got {shown(hops)}"
+        )
+    if proxies and hops:
+        raise ConfigurationError("give trusted_proxies or trusted_hops, not both")
+    known = get_args(ProxyHeader)
+    if header is None:
+        if proxies or hops:
+            names = ", ".join(known)
+            raise ConfigurationError(
+                f"name the one header that the trusted proxies always write, as header: {names}"
+            )
+        return None
+    if not isinstance(header, str) or header.lower() not in known:
+        raise ConfigurationError(f"header must be one of {', '.join(known)}, got {shown(header)}")
+    if not proxies and not hops:
+        raise ConfigurationError(
+            f"header {header!r} is only as good as who writes it: name the proxies by "
+            "trusted_proxies, or say how many there are by trusted_hops"
+        )
+    return header.lower()
+
+
+def _valid_prefix(prefix: object) -> int:
+    if type(prefix) is int and prefix in _PREFIXES:
+        return prefix
+    raise ConfigurationError(f"ipv6_prefix must be 48, 56, 64 or 128, got {shown(prefix)}")

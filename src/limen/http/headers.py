@@ -1,0 +1,225 @@
+"""`RateLimit-Policy`, `RateLimit`, `X-RateLimit-*` and `Retry-After`, from an answer. Pure.
+
+The first two are structured fields (RFC 9651), as draft-ietf-httpapi-ratelimit-headers-11 has
+them. Where the draft leaves a choice, the smaller promise is made:
+
+- Seconds are whole and rounded up: who waits as long as any of them says has waited long enough.
+- `q` and `w` say what a client may do that sends in bursts: a bucket is `q` what it holds and `w`
+  the time in which it fills. So `r` never exceeds `q`.
+- A month has no `w`, since no two need be equally long; slots have none, since they know no time.
+- A refusal shows in `RateLimit` the policies that refuse and no others, so that no `t` ends after
+  `Retry-After`, as the draft asks for.
+- What nobody counted, because the store is away, is not in `RateLimit`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Literal, get_args
+from zlib import crc32
+
+from limen.errors import ConfigurationError, InvalidInput, shown
+from limen.http.answer import Answer, Quota, whole
+from limen.model import Concurrency, Limit
+
+HeaderStyle = Literal["draft-11", "x-ratelimit", "x-ratelimit-delta"]
+"""`x-ratelimit` tells the reset in seconds since 1970, `x-ratelimit-delta` in seconds from now."""
+
+MAX_POLICIES = 16
+"""How many policies fit into the headers: proxies drop responses whose headers pass 4 or 8 KB."""
+_MAX_NAME = 80
+_MAX_WHOLE_S = 999_999_999_999_999
+_PLAIN = re.compile(r"[ !#$&-\[\]-~]+")
+"""Printable ASCII without what has to be escaped: `"`, `\\`, and `%`."""
+_RAW_NAMES = {
+    name: name.lower().encode()
+    for name in (
+        "RateLimit-Policy",
+        "RateLimit",
+        "X-RateLimit-Limit",
+        "X-RateLimit-Remaining",
+        "X-RateLimit-Reset",
+        "Retry-After",
+    )
+}
+
+
+def headers(
+    answer: Answer,
+    styles: Iterable[HeaderStyle] = ("draft-11",),
+    now: float | None = None,
+) -> list[tuple[str, str]]:
+    """Return the headers of an answer, in the styles asked for.
+
+    `Retry-After` comes with every refusal, whatever the style, unless no wait would help. `now`, in
+    seconds since 1970, is needed by `x-ratelimit` alone. No limits, no headers.
+    """
+    found: list[tuple[str, str]] = []
+    for style in styles:
+        if style == "draft-11":
+            found += _draft_11(answer)
+        else:
+            found += _x_ratelimit(answer, _start(style, now))
+    if not answer.allowed and answer.retry_after is not None:
+        found.append(("Retry-After", str(retry_after_s(answer.retry_after))))
+    return found
+
+
+def raw_headers(
+    answer: Answer,
+    styles: Iterable[HeaderStyle] = ("draft-11",),
+    now: float | None = None,
+) -> list[tuple[bytes, bytes]]:
+    """Return the same as ASGI wants them: bytes, and names in lower case."""
+    return [(_RAW_NAMES[name], value.encode()) for name, value in headers(answer, styles, now)]
+
+
+def retry_after_s(seconds: float) -> int:
+    """Return a wait as `Retry-After` says it: whole seconds, rounded up, at least 1."""
+    return max(1, _whole_s(seconds))
+
+
+def valid_styles(styles: object) -> tuple[HeaderStyle, ...]:
+    """Return the styles of a setting, or raise `ConfigurationError`. An empty list is none."""
+    known = get_args(HeaderStyle)
+    if isinstance(styles, str) or not isinstance(styles, Iterable):
+        raise ConfigurationError(f"headers must be a list of styles, got {shown(styles)}")
+    found = tuple(styles)
+    for style in found:
+        if style not in known:
+            names = ", ".join(known)
+            raise ConfigurationError(f"unknown style of headers {shown(style)}; there are: {names}")
+    if len(set(found)) < len(found) or {"x-ratelimit", "x-ratelimit-delta"} <= set(found):
+        raise ConfigurationError(f"headers would be sent twice by the styles {shown(found)}")
+    return found
+
+
+def names_of(quotas: Iterable[Quota]) -> list[str]:
+    """Return what each policy is called, in headers and in problems alike: no two the same."""
+    names: list[str] = []
+    for quota in quotas:
+        name = first = ascii_name(quota.name)
+        number = 1
+        while name in names:
+            number += 1
+            name = f"{first}#{number}"
+        names.append(name)
+    return names
+
+
+def effective_s(quota: Quota) -> int | None:
+    """Return for how many seconds `remaining` is all there is; None when nobody can tell.
+
+    For who is refused, it is the wait. An untouched quota is good for a whole window.
+    """
+    if not quota.allowed and quota.retry_after is not None:
+        return retry_after_s(quota.retry_after)
+    if isinstance(quota.limit, Concurrency):
+        # The leases end at some time, but the holders will have let go long before.
+        return None
+    return _whole_s(quota.reset_after) or _window_s(quota.limit)
+
+
+def available(quota: Quota) -> int:
+    """Return what is left, as it may be said: never negative, never above the whole."""
+    return min(max(quota.remaining, 0), whole(quota.limit))
+
+
+def _draft_11(answer: Answer) -> list[tuple[str, str]]:
+    quotas = answer.quotas
+    if not quotas:
+        return []
+    names = names_of(quotas)
+    policies: list[str] = []
+    limits: list[str] = []
+    for at in _chosen(quotas):
+        quota, name = quotas[at], names[at]
+        quoted, terms = _policy(name, quota.limit)
+        policies.append(terms)
+        if quota.is_counted and quota.allowed == answer.allowed:
+            seconds = effective_s(quota)
+            window = "" if seconds is None else f";t={seconds}"
+            limits.append(f"{quoted};r={available(quota)}{window}")
+    found = [("RateLimit-Policy", ", ".join(policies))]
+    if limits:
+        found.append(("RateLimit", ", ".join(limits)))
+    return found
+
+
+def _x_ratelimit(answer: Answer, start: float) -> list[tuple[str, str]]:
+    quota = answer.binding
+    if quota is None:
+        return []
+    found = [
+        ("X-RateLimit-Limit", str(whole(quota.limit))),
+        ("X-RateLimit-Remaining", str(available(quota))),
+    ]
+    seconds = effective_s(quota)
+    if seconds is not None:
+        found.append(("X-RateLimit-Reset", str(_whole_s(start + seconds))))
+    return found
+
+
+def _start(style: HeaderStyle, now: float | None) -> float:
+    if style == "x-ratelimit-delta":
+        return 0.0
+    if now is None:
+        raise InvalidInput("the style 'x-ratelimit' tells the time of the reset, and needs now=")
+    return now
+
+
+def _chosen(quotas: tuple[Quota, ...]) -> Iterable[int]:
+    """Return where those stand that fit: first who refuses, then who is nearest; in order."""
+    if len(quotas) <= MAX_POLICIES:
+        return range(len(quotas))
+
+    def nearness(at: int) -> tuple[bool, float]:
+        return quotas[at].allowed, quotas[at].remaining / whole(quotas[at].limit)
+
+    return sorted(sorted(range(len(quotas)), key=nearness)[:MAX_POLICIES])
+
+
+@lru_cache(maxsize=4_096)
+def _policy(name: str, limit: Limit | Concurrency) -> tuple[str, str]:
+    """Return the name as a string of a structured field, and the whole item of the policy."""
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    quoted = f'"{escaped}"'
+    if isinstance(limit, Concurrency):
+        return quoted, f'{quoted};q={limit.slots};qu="concurrent-requests"'
+    window = _window_s(limit)
+    return quoted, f"{quoted};q={limit.capacity}" + ("" if window is None else f";w={window}")
+
+
+def _window_s(limit: Limit) -> int | None:
+    """Return in how many seconds the whole of a limit comes back; None when that varies."""
+    if limit.period == "calendar day":
+        return 86_400
+    if limit.period == "month":
+        return None
+    # The period of a window, and what a bucket takes to fill: the same where no burst is given.
+    full_us = limit.fill_us + (limit.fill_rem > 0)
+    return -(-full_us // 1_000_000)
+
+
+@lru_cache(maxsize=4_096)
+def ascii_name(name: str) -> str:
+    """Return a name in printable ASCII: all else, and `%`, is percent-encoded; never long."""
+    if not _PLAIN.fullmatch(name):
+        name = "".join(
+            char if _PLAIN.match(char) or char in '"\\' else _percent(char) for char in name
+        )
+    if len(name) > _MAX_NAME:
+        name = f"{name[: _MAX_NAME - 9]}~{crc32(name.encode()):08x}"
+    return name
+
+
+def _percent(char: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
+
+
+def _whole_s(seconds: float) -> int:
+    """Return seconds rounded up, as many digits as a structured field may have."""
+    return min(max(0, math.ceil(seconds)), _MAX_WHOLE_S)

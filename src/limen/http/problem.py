@@ -1,0 +1,206 @@
+"""Problem documents (RFC 9457): why a request is refused, for people and for programs. Pure.
+
+No key is in them: it may be somebody's API key, and documents get logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from http import HTTPStatus
+
+import msgspec
+from msgspec import Struct
+
+from limen.http.answer import Answer, Quota, whole
+from limen.http.headers import HeaderStyle, ascii_name, headers, names_of, retry_after_s
+from limen.model import Concurrency, Limit, grammar
+
+CONTENT_TYPE = "application/problem+json"
+QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+REDUCED_CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+
+_WORDS = {"ip": "address", "api_key": "API key"}
+_UNITS_S = ((86_400, "days"), (3_600, "hours"), (60, "minutes"))
+_encoder = msgspec.json.Encoder()
+
+
+class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A problem document. What is not said is left out."""
+
+    type: str = "about:blank"
+    """Which kind it is, as a URI. `about:blank` says no more than the status."""
+    title: str
+    """The kind in words, the same every time: `"Quota Exceeded"`."""
+    status: int
+    """The status of the response: 429."""
+    detail: str = ""
+    """This case in words: `"100 requests a minute are allowed; come back in 12 s."`"""
+    instance: str = ""
+    """What names this case, such as `"urn:uuid:..."` with the id of the request."""
+    violated: tuple[str, ...] | None = msgspec.field(default=None, name="violated-policies")
+    """The policies that refuse, as `RateLimit-Policy` calls them."""
+    retry_after: int | None = msgspec.field(default=None, name="retry-after")
+    """What `Retry-After` says, for pages that may not read headers of another origin."""
+
+    def encode(self) -> bytes:
+        """Return the body of a response, in `application/problem+json`."""
+        return _encoder.encode(self)
+
+
+class Refusal(Struct, frozen=True):
+    """A whole response."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+def refusal(
+    answer: Answer,
+    styles: Iterable[HeaderStyle] = ("draft-11",),
+    *,
+    now: float | None = None,
+    instance: str = "",
+    status: int | None = None,
+) -> Refusal:
+    """Return the response to a request that is refused.
+
+    Without a `status`: 429 for a quota that is used up; 403 for a rule that refuses without
+    counting, since coming back is no way out of it; 503 where the store is away and the limit is
+    closed meanwhile.
+    """
+    if answer.blocked_by:
+        problem = _blocked(answer, status or 403, instance)
+    elif answer.binding is None:
+        problem = _away(answer, status or 503, instance)
+    else:
+        problem = _exceeded(answer, answer.binding, status or 429, instance)
+    return _response(problem, headers(answer, styles, now))
+
+
+def shedding(retry_after: float = 1.0, *, instance: str = "") -> Refusal:
+    """Return the response of a server that has more to do than it can: 503, whoever asks."""
+    wait = retry_after_s(retry_after)
+    problem = Problem(
+        type=REDUCED_CAPACITY,
+        title="Temporary Reduced Capacity",
+        status=503,
+        detail=f"The server has too much to do at the moment; come back in {_wait(wait)}.",
+        instance=instance,
+        violated=(),
+        retry_after=wait,
+    )
+    return _response(problem, [("Retry-After", str(wait))])
+
+
+def _response(problem: Problem, more: list[tuple[str, str]]) -> Refusal:
+    # No cache may keep it: the next to ask may be somebody else, and later.
+    own = [("Content-Type", CONTENT_TYPE), ("Cache-Control", "no-store")]
+    return Refusal(problem.status, own + more, problem.encode())
+
+
+def _exceeded(answer: Answer, binding: Quota, status: int, instance: str) -> Problem:
+    names = names_of(answer.quotas)
+    pairs = zip(answer.quotas, names, strict=True)
+    return Problem(
+        type=QUOTA_EXCEEDED,
+        title="Quota Exceeded",
+        status=status,
+        detail=f"{_allowed(binding)}; {_way_out(binding, _seconds(answer))}.",
+        instance=instance,
+        violated=tuple([name for quota, name in pairs if not quota.allowed and quota.is_counted]),
+        retry_after=_seconds(answer),
+    )
+
+
+def _away(answer: Answer, status: int, instance: str) -> Problem:
+    seconds = _seconds(answer)
+    when = "" if seconds is None else f"; come back in {_wait(seconds)}"
+    return Problem(
+        type=REDUCED_CAPACITY,
+        title="Temporary Reduced Capacity",
+        status=status,
+        detail=f"Requests cannot be counted now, and none is let through uncounted{when}.",
+        instance=instance,
+        violated=(),
+        retry_after=seconds,
+    )
+
+
+def _blocked(answer: Answer, status: int, instance: str) -> Problem:
+    if answer.lacks:
+        detail = f"This request has to say what it is counted by: {_and(answer.lacks)}."
+    else:
+        seconds = _seconds(answer)
+        until = "" if seconds is None else f" for another {_wait(seconds)}"
+        detail = f"Requests like this are blocked{until}."
+    return Problem(
+        title=_phrase(status),
+        status=status,
+        detail=detail,
+        instance=instance,
+        violated=tuple(map(ascii_name, answer.blocked_by)),
+        retry_after=_seconds(answer),
+    )
+
+
+def _phrase(status: int) -> str:
+    """Return the words of a status, which are the title where the type says no more."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Refused"
+
+
+def _seconds(answer: Answer) -> int | None:
+    return None if answer.retry_after is None else retry_after_s(answer.retry_after)
+
+
+def _allowed(quota: Quota) -> str:
+    """Say what is allowed: `100 requests a minute are allowed for this user`."""
+    limit = quota.limit
+    count = whole(limit) if isinstance(limit, Concurrency) else limit.quota
+    thing = "request" if quota.cost == 1 else "unit"
+    things, are = (thing, "is") if count == 1 else (f"{thing}s", "are")
+    whom = f" for this {_and(quota.per)}" if quota.per else ""
+    if isinstance(limit, Concurrency):
+        return f"{count:,} {things} at a time {are} allowed{whom}"
+    said = f"{count:,} {things} {_every(limit)} {are} allowed{whom}"
+    if limit.capacity != limit.quota:
+        said += f", {limit.capacity:,} at once"
+    if limit.min_interval_us:
+        said += f", {grammar.duration(limit.min_interval_us)} apart"
+    return said
+
+
+def _way_out(quota: Quota, seconds: int | None) -> str:
+    if seconds is None:
+        if quota.cost > whole(quota.limit):
+            return f"this one counts {quota.cost:,}, which never fits"
+        return "waiting does not help"
+    wait = _wait(seconds)
+    if isinstance(quota.limit, Concurrency):
+        return f"come back when one of them is done, or in {wait}"
+    return f"come back in {wait}"
+
+
+def _every(limit: Limit) -> str:
+    if not limit.period_us:
+        return f"a {limit.period}"
+    words = grammar.duration(limit.period_us)
+    number, _, unit = words.partition(" ")
+    if number == "1" and unit:
+        return f"an {unit}" if unit == "hour" else f"a {unit}"
+    return f"every {words}"
+
+
+def _wait(seconds: int) -> str:
+    """Say a wait in one unit, rounded up: who waits so long has waited long enough."""
+    for unit_s, unit in _UNITS_S:
+        if seconds > 2 * unit_s:
+            return f"{-(-seconds // unit_s):,} {unit}"
+    return f"{seconds} s"
+
+
+def _and(names: tuple[str, ...]) -> str:
+    return " and ".join([_WORDS.get(name, name.replace("_", " ")) for name in names])
