@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constr
 export PYTHONDONTWRITEBYTECODE = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick fuzz bench fmt clean
+.PHONY: help run test quick fuzz faults bench fmt clean
 
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,8 +25,11 @@ quick: $(VENV)/test ## The minute in between: style, and every test with a tenth
 	$(BIN)/ruff check .
 	$(BIN)/pytest -q --hypothesis-profile=quick
 
-fuzz: $(VENV)/test ## The property tests again, ten times as hard: about six minutes
-	$(BIN)/pytest tests/algorithms --hypothesis-profile=fuzz --timeout=1800
+fuzz: $(VENV)/test ## The property tests again, ten times as hard
+	$(BIN)/pytest tests/algorithms tests/rules/test_*.py tests/rules/envoy --hypothesis-profile=fuzz --timeout=1800
+
+faults: $(VENV)/test ## The faults again, at full length: servers killed, frozen, cut off, poisoned
+	LIMEN_FAULTS=1 $(BIN)/pytest tests/shared tests/rules/sync tests/rules/stores --timeout=600
 
 bench: $(VENV)/bench ## Measure beside the peers; writes the tables of README.md
 	$(BIN)/python -m bench
