@@ -37,9 +37,7 @@ def test_a_missing_extra_names_the_install_command(missing: str, said: str) -> N
     )
 
 
-@pytest.mark.parametrize(
-    "command", ["rules instances", "kill-switch on", "explain a=b --rules rules.yaml"]
-)
+@pytest.mark.parametrize("command", ["rules instances", "explain a=b --rules rules.yaml"])
 def test_a_missing_client_of_redis_names_the_install_command(tmp_path: Path, command: str) -> None:
     write(tmp_path, "rules: []\n")
     asked = (*command.split(), "--store", "redis://127.0.0.1:1")
@@ -50,6 +48,15 @@ def test_a_missing_client_of_redis_names_the_install_command(tmp_path: Path, com
         "(from a clone: pip install '.[cli,redis]')\n"
     )
     assert b"Traceback" not in ran.stderr
+
+
+def test_the_kill_switch_of_a_host_needs_no_client_of_redis(tmp_path: Path) -> None:
+    gone = "sys.modules['hiredis'] = sys.modules['redis'] = None"
+    assert process(gone, "kill-switch", "on", cwd=tmp_path).returncode == 0
+    ran = process(gone, "kill-switch", "off", "--store", "redis://127.0.0.1:1", cwd=tmp_path)
+    assert ran.returncode == 1
+    assert b"the kill switch is off" in ran.stdout
+    assert b"other hosts were not reached: a store on Redis needs the package" in ran.stderr
 
 
 def test_other_commands_need_no_packages_of_rules() -> None:

@@ -38,7 +38,10 @@ def tell(stored: StoredRuleSet, store: str, namespace: str) -> None:
 
     async def work(cache: RuleCache) -> list[Instance]:
         version = str(stored.version)
-        await cache.write(Snapshot(version, stored.document or {}))
+        snapshot = Snapshot(version, stored.document or {})
+        if not await cache.write(snapshot):
+            # An old version that holds again: it takes the place of a newer one on purpose.
+            await cache.write(snapshot, seen=(await cache.look()).version)
         end = time.monotonic() + _PATIENCE_S
         while True:
             found = await cache.instances()
@@ -52,6 +55,9 @@ def tell(stored: StoredRuleSet, store: str, namespace: str) -> None:
         draw.complain(
             f"limen: saved, and not announced ({error}); processes find it in the database"
         )
+        return
+    if not found:
+        draw.line("no process runs there yet")
         return
     following = sum(one.version == str(stored.version) for one in found)
     verb = "follows" if len(found) == 1 else "follow"
