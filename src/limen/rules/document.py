@@ -71,16 +71,25 @@ def load(path: str | FilePath) -> RuleSet:
     Raises `InvalidRules` with the lines, and `ConfigurationError` when the file cannot be read.
     """
     path = FilePath(path)
+    return parse_bytes(read_file(path), is_json=path.suffix == ".json")
+
+
+def read_file(path: FilePath) -> bytes:
+    """Return what is in a file, or raise `ConfigurationError`."""
     try:
-        raw = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise ConfigurationError(f"cannot read the rules in {path}: {error.strerror}") from None
+
+
+def parse_bytes(raw: bytes, *, is_json: bool = False) -> RuleSet:
+    """Return the rule set that a file says, or raise `InvalidRules`."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise InvalidRules([Problem("", "this is not text in UTF-8", line)]) from None
-    return parse_text(text, is_json=path.suffix == ".json")
+    return parse_text(text, is_json=is_json)
 
 
 def digest(document: Any) -> str:

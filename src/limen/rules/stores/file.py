@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 from limen.errors import ConfigurationError, InvalidRules
-from limen.rules.document import load
+from limen.rules.document import parse_bytes, read_file
 from limen.rules.ruleset import RuleSet
 from limen.rules.stores import Snapshot
+
+_YOUNG_NS = 2_000_000_000
 
 
 class FileStore:
@@ -19,7 +22,9 @@ class FileStore:
             # Not repeated: a password may be in it.
             raise ConfigurationError("that is an address, not a file; a database is for SqlStore")
         self.path: Path = Path(path)
-        self._known: tuple[tuple[int, ...], RuleSet | InvalidRules] | None = None
+        self._stamp: tuple[int, ...] | None = None
+        self._raw: bytes | None = None
+        self._found: RuleSet | InvalidRules | None = None
 
     async def version(self) -> str:
         """Return the digest of what the file says. Reads it only when it has changed.
@@ -38,27 +43,36 @@ class FileStore:
 
     def _read_if_changed(self) -> RuleSet:
         stamp = _stamp(self.path)
-        known = self._known
-        if known is None or known[0] != stamp:
-            # A file that is replaced while it is read has another stamp the next time.
-            try:
-                known = (stamp, load(self.path))
-            except InvalidRules as error:
-                # It stays as bad as it is until it changes, and need not be read again.
-                known = (stamp, error)
-            self._known = known
-        if isinstance(known[1], InvalidRules):
-            raise InvalidRules(known[1].problems)
-        return known[1]
+        if self._stamp is None or self._stamp != stamp:
+            raw = read_file(self.path)
+            if raw != self._raw:
+                self._raw, self._found = raw, self._parse(raw)
+            self._stamp = stamp
+        if isinstance(self._found, InvalidRules):
+            raise InvalidRules(self._found.problems)
+        assert self._found is not None
+        return self._found
+
+    def _parse(self, raw: bytes) -> RuleSet | InvalidRules:
+        try:
+            return parse_bytes(raw, is_json=self.path.suffix == ".json")
+        except InvalidRules as error:
+            # It stays as bad as it is until it changes, and need not be read again.
+            return error
 
     def __repr__(self) -> str:
         return f"FileStore({str(self.path)!r})"
 
 
-def _stamp(path: Path) -> tuple[int, ...]:
-    """Return what tells one state of a file from another without reading it."""
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """Return what tells one state of a file from another without reading it; None is no telling.
+
+    Clocks of file systems are coarse: one that was written a moment ago may be written again, with
+    as many bytes, and look the same.
+    """
     try:
         found = path.stat()
     except OSError:
-        return ()
-    return found.st_mtime_ns, found.st_size, found.st_ino
+        return None
+    is_young = time.time_ns() - found.st_mtime_ns < _YOUNG_NS
+    return None if is_young else (found.st_mtime_ns, found.st_size, found.st_ino)
