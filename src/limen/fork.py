@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401  # see below
+import logging  # noqa: F401
 import os
 import weakref
 from typing import Protocol
@@ -27,4 +29,7 @@ def _tell_all() -> None:
 
 _watched: weakref.WeakSet[Forkable] = weakref.WeakSet()
 if hasattr(os, "register_at_fork"):
+    # Who is told may start a thread at once. In the child the order is that of registration, and
+    # a thread that waits for a lock which is made anew then waits for ever: so those modules that
+    # make locks anew come first.
     os.register_at_fork(after_in_child=_tell_all)
