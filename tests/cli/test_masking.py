@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from limen.cli.masking import masked
+from limen.masking import masked
 from tests.cli.acts import SECRET, Run
 
 ADDRESS = f"postgresql://joe:{SECRET}@127.0.0.1:1/x"

@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 from limen import __version__
-from limen.cli.masking import masked
+from limen.masking import masked
 from limen.errors import ConfigurationError, InvalidInput, LimenError, shown
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from limen.cli import place
-from limen.cli.masking import refuse_address
+from limen.cli.misplaced import refuse_address
 from limen.clock import SystemClock
 from limen.connect import is_shared
 from limen.connect import parse as parse_address

@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from limen.cli.masking import masked
+from limen.masking import masked
 
 Cell = str | list[str]
 

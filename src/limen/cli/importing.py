@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from limen.cli import draw, source
-from limen.cli.masking import refuse_address
+from limen.cli.misplaced import refuse_address
 from limen.errors import ConfigurationError, InvalidInput
 from limen.model.grammar import ALGORITHMS
 from limen.rules import text

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from limen.cli.masking import refuse_address
+from limen.cli.misplaced import refuse_address
 from limen.cli.options import FOLDER, Folder, Namespace, Store
 
 app: typer.Typer = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})

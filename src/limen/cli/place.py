@@ -14,7 +14,7 @@ import typer
 from msgspec import Struct
 
 from limen.cli import draw, source
-from limen.cli.masking import is_there
+from limen.cli.misplaced import is_there
 from limen.errors import ConfigurationError, InvalidRules, StoreError
 from limen.rules import RuleSet, parse
 from limen.rules.stores import address

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import structs
 
 from limen.cli import draw, listing, place, source
-from limen.cli.masking import refuse_address
+from limen.cli.misplaced import refuse_address
 from limen.cli.place import Held
 from limen.errors import ConfigurationError, InvalidInput, InvalidRules, Problem, StoreError
 from limen.rules import diff as difference

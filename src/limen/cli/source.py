@@ -12,7 +12,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from limen.cli.masking import masked, refuse_address
+from limen.cli.misplaced import refuse_address
+from limen.masking import masked
 from limen.errors import ConfigurationError, InvalidRules, Problem
 from limen.rules import RuleSet, parse, text
 from limen.rules.advice import advice

@@ -1,0 +1,1 @@
+"""Asks a limen elsewhere."""

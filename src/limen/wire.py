@@ -1,0 +1,1 @@
+"""What travels between a limen that decides and whoever asks it: the messages of `/v1`. Pure."""
