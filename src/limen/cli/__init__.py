@@ -14,8 +14,8 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 from limen import __version__
-from limen.masking import masked
 from limen.errors import ConfigurationError, InvalidInput, LimenError, shown
+from limen.masking import masked
 
 if TYPE_CHECKING:
     from typer import BadParameter, Typer

@@ -13,8 +13,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from limen.cli.misplaced import refuse_address
-from limen.masking import masked
 from limen.errors import ConfigurationError, InvalidRules, Problem
+from limen.masking import masked
 from limen.rules import RuleSet, parse, text
 from limen.rules.advice import advice
 from limen.rules.document import digest
