@@ -1,15 +1,21 @@
 """Rules and a limiter together: attributes of a request in, a verdict out."""
 
 from limen.engine.aio import AsyncEngine, AsyncRuleSlot
+from limen.engine.asked import Asked
+from limen.engine.bill import Bill, Charge, bill_of
 from limen.engine.sync import Engine, RuleSlot
 from limen.engine.verdict import Part, RequestRefused, Verdict
 
 __all__ = [
+    "Asked",
     "AsyncEngine",
     "AsyncRuleSlot",
+    "Bill",
+    "Charge",
     "Engine",
     "Part",
     "RequestRefused",
     "RuleSlot",
     "Verdict",
+    "bill_of",
 ]

@@ -7,12 +7,14 @@ from types import TracebackType
 from typing import Self
 
 from limen.clock import Clock, SystemClock
-from limen.engine.made_of import limiter_of, rule_set
-from limen.engine.verdict import RequestRefused, Verdict, corrections, verdict_of
+from limen.engine.asked import Asked, ask
+from limen.engine.bill import Bill, corrections
+from limen.engine.made_of import counted, limiter_of, rule_set
+from limen.engine.verdict import RequestRefused, Verdict
 from limen.errors import RateLimitExceeded
 from limen.limiter import AsyncLimiter, AsyncSlot
-from limen.model import Decision, valid_cost
-from limen.rules.ruleset import Resolution, RuleSet
+from limen.model import Check, Decision
+from limen.rules.ruleset import RuleSet
 
 
 class AsyncEngine:
@@ -54,13 +56,17 @@ class AsyncEngine:
         """Say what `slot` would say, which is `decide` with slots, and charge nothing."""
         return await self._decide(attributes, cost, charge=False)
 
+    def ask(self, attributes: Mapping[str, str], cost: int = 1, *, slots: bool = False) -> Asked:
+        """Return what the rules would ask the limiter, and ask nobody.
+
+        For those who decide many at once: nothing is charged until all of them make sense.
+        """
+        return ask(self._rules, attributes, cost, self._clock.time_ns(), slots=slots)
+
     async def _decide(self, attributes: Mapping[str, str], cost: int, *, charge: bool) -> Verdict:
-        rules, now = self._rules, self._clock.time_ns() / 1e9
-        found = rules.resolve(attributes, valid_cost(cost), now, slots=not charge)
-        decision = None
-        if found.checks and not found.refused:
-            decision = await self._limiter.decide(*found.checks, charge=charge)
-        return verdict_of(rules, found, decision, now)
+        asked = self.ask(attributes, cost, slots=not charge)
+        checks = asked.checks
+        return asked.verdict(await self._limiter.decide(*checks, charge=charge) if checks else None)
 
     def slot(self, attributes: Mapping[str, str], cost: int = 1) -> AsyncRuleSlot:
         """Return what a request holds while it runs; by `async with` it is given back at the end.
@@ -68,35 +74,46 @@ class AsyncEngine:
         Rules with `concurrency` apply here, and all others too. Raises `RequestRefused` on entering
         when one of them refuses.
         """
-        rules, now = self._rules, self._clock.time_ns() / 1e9
-        found = rules.resolve(attributes, valid_cost(cost), now, slots=True)
-        slot = self._limiter.hold(*found.checks) if found.checks and not found.refused else None
-        return AsyncRuleSlot(rules, found, self._clock, slot)
+        asked = self.ask(attributes, cost, slots=True)
+        checks = asked.checks
+        slot = self._limiter.hold(*checks) if checks else None
+        return AsyncRuleSlot(asked, self._clock, slot)
 
-    async def refund(self, verdict: Verdict) -> bool:
+    async def reset(
+        self, attributes: Mapping[str, str], rule: str | None = None
+    ) -> tuple[str, ...]:
+        """Forget all that is counted for a request, under every rule it meets or only one.
+
+        Returns the names of these rules. Raises `StoreError` when the store does not answer.
+        """
+        names, checks = counted(self.ask(attributes, slots=True).found, rule)
+        if checks:
+            await self._limiter.forget(*checks)
+        return names
+
+    async def refund(self, charged: Verdict | Bill) -> bool:
         """Give back what a verdict charged and is still counted; return whether there was any."""
-        return verdict.receipt is not None and await self._limiter.refund(verdict.receipt)
+        receipt = charged.receipt
+        return receipt is not None and await self._limiter.refund(receipt)
 
-    async def settle(self, verdict: Verdict, actual: int | Mapping[str, int]) -> bool:
+    async def settle(self, charged: Verdict | Bill, actual: int | Mapping[str, int]) -> bool:
         """Correct the cost of an allowed request, once; return whether anything changed.
 
         A number corrects what was charged at the cost given to `decide`; a mapping, such as
         `{"tokens": 731}`, what rules charged by those attributes.
         """
-        found = corrections(verdict, actual)
+        bill = charged if isinstance(charged, Bill) else charged.bill
+        found = corrections(bill, actual)
         return any([await self._limiter.settle(receipt, cost) for receipt, cost in found])
 
 
 class AsyncRuleSlot:
     """What a request holds while it runs, under all rules that match it."""
 
-    def __init__(
-        self, rules: RuleSet, found: Resolution, clock: Clock, slot: AsyncSlot | None
-    ) -> None:
+    def __init__(self, asked: Asked, clock: Clock, slot: AsyncSlot | None) -> None:
         self.verdict: Verdict | None = None
         """The answer to the last `acquire`."""
-        self._rules = rules
-        self._found = found
+        self._asked = asked
         self._clock = clock
         self._slot = slot
 
@@ -104,6 +121,11 @@ class AsyncRuleSlot:
     def id(self) -> str | None:
         """Who holds it; None when no rule applies."""
         return self._slot.id if self._slot else None
+
+    @property
+    def places(self) -> tuple[Check, ...]:
+        """What it holds a place of; before `acquire`, what it would."""
+        return self._slot.places if self._slot else ()
 
     async def acquire(self) -> Verdict:
         """Take a place under every rule with `concurrency`, and charge the others."""
@@ -138,7 +160,7 @@ class AsyncRuleSlot:
             await self._slot.__aexit__(kind, error, traceback)
 
     def _judge(self, decision: Decision | None) -> Verdict:
-        self.verdict = verdict_of(self._rules, self._found, decision, self._clock.time_ns() / 1e9)
+        self.verdict = self._asked.verdict(decision, self._clock.time_ns() / 1e9)
         return self.verdict
 
     def _admit(self, verdict: Verdict) -> None:

@@ -7,12 +7,14 @@ from types import TracebackType
 from typing import Self
 
 from limen.clock import Clock, SystemClock
-from limen.engine.made_of import limiter_of, rule_set
-from limen.engine.verdict import RequestRefused, Verdict, corrections, verdict_of
+from limen.engine.asked import Asked, ask
+from limen.engine.bill import Bill, corrections
+from limen.engine.made_of import counted, limiter_of, rule_set
+from limen.engine.verdict import RequestRefused, Verdict
 from limen.errors import RateLimitExceeded
 from limen.limiter import Limiter, Slot
-from limen.model import Decision, valid_cost
-from limen.rules.ruleset import Resolution, RuleSet
+from limen.model import Check, Decision
+from limen.rules.ruleset import RuleSet
 
 
 class Engine:
@@ -52,13 +54,17 @@ class Engine:
         """Say what `slot` would say, which is `decide` with slots, and charge nothing."""
         return self._decide(attributes, cost, charge=False)
 
+    def ask(self, attributes: Mapping[str, str], cost: int = 1, *, slots: bool = False) -> Asked:
+        """Return what the rules would ask the limiter, and ask nobody.
+
+        For those who decide many at once: nothing is charged until all of them make sense.
+        """
+        return ask(self._rules, attributes, cost, self._clock.time_ns(), slots=slots)
+
     def _decide(self, attributes: Mapping[str, str], cost: int, *, charge: bool) -> Verdict:
-        rules, now = self._rules, self._clock.time_ns() / 1e9
-        found = rules.resolve(attributes, valid_cost(cost), now, slots=not charge)
-        decision = None
-        if found.checks and not found.refused:
-            decision = self._limiter.decide(*found.checks, charge=charge)
-        return verdict_of(rules, found, decision, now)
+        asked = self.ask(attributes, cost, slots=not charge)
+        checks = asked.checks
+        return asked.verdict(self._limiter.decide(*checks, charge=charge) if checks else None)
 
     def slot(self, attributes: Mapping[str, str], cost: int = 1) -> RuleSlot:
         """Return what a request holds while it runs; by `with` it is given back at the end.
@@ -66,22 +72,34 @@ class Engine:
         Rules with `concurrency` apply here, and all others too. Raises `RequestRefused` on entering
         when one of them refuses.
         """
-        rules, now = self._rules, self._clock.time_ns() / 1e9
-        found = rules.resolve(attributes, valid_cost(cost), now, slots=True)
-        slot = self._limiter.hold(*found.checks) if found.checks and not found.refused else None
-        return RuleSlot(rules, found, self._clock, slot)
+        asked = self.ask(attributes, cost, slots=True)
+        checks = asked.checks
+        slot = self._limiter.hold(*checks) if checks else None
+        return RuleSlot(asked, self._clock, slot)
 
-    def refund(self, verdict: Verdict) -> bool:
+    def reset(self, attributes: Mapping[str, str], rule: str | None = None) -> tuple[str, ...]:
+        """Forget all that is counted for a request, under every rule it meets or only one.
+
+        Returns the names of these rules. Raises `StoreError` when the store does not answer.
+        """
+        names, checks = counted(self.ask(attributes, slots=True).found, rule)
+        if checks:
+            self._limiter.forget(*checks)
+        return names
+
+    def refund(self, charged: Verdict | Bill) -> bool:
         """Give back what a verdict charged and is still counted; return whether there was any."""
-        return verdict.receipt is not None and self._limiter.refund(verdict.receipt)
+        receipt = charged.receipt
+        return receipt is not None and self._limiter.refund(receipt)
 
-    def settle(self, verdict: Verdict, actual: int | Mapping[str, int]) -> bool:
+    def settle(self, charged: Verdict | Bill, actual: int | Mapping[str, int]) -> bool:
         """Correct the cost of an allowed request, once; return whether anything changed.
 
         A number corrects what was charged at the cost given to `decide`; a mapping, such as
         `{"tokens": 731}`, what rules charged by those attributes.
         """
-        found = corrections(verdict, actual)
+        bill = charged if isinstance(charged, Bill) else charged.bill
+        found = corrections(bill, actual)
         done = [self._limiter.settle(receipt, cost) for receipt, cost in found]
         return any(done)
 
@@ -89,11 +107,10 @@ class Engine:
 class RuleSlot:
     """What a request holds while it runs, under all rules that match it."""
 
-    def __init__(self, rules: RuleSet, found: Resolution, clock: Clock, slot: Slot | None) -> None:
+    def __init__(self, asked: Asked, clock: Clock, slot: Slot | None) -> None:
         self.verdict: Verdict | None = None
         """The answer to the last `acquire`."""
-        self._rules = rules
-        self._found = found
+        self._asked = asked
         self._clock = clock
         self._slot = slot
 
@@ -101,6 +118,11 @@ class RuleSlot:
     def id(self) -> str | None:
         """Who holds it; None when no rule applies."""
         return self._slot.id if self._slot else None
+
+    @property
+    def places(self) -> tuple[Check, ...]:
+        """What it holds a place of; before `acquire`, what it would."""
+        return self._slot.places if self._slot else ()
 
     def acquire(self) -> Verdict:
         """Take a place under every rule with `concurrency`, and charge the others."""
@@ -135,7 +157,7 @@ class RuleSlot:
             self._slot.__exit__(kind, error, traceback)
 
     def _judge(self, decision: Decision | None) -> Verdict:
-        self.verdict = verdict_of(self._rules, self._found, decision, self._clock.time_ns() / 1e9)
+        self.verdict = self._asked.verdict(decision, self._clock.time_ns() / 1e9)
         return self.verdict
 
     def _admit(self, verdict: Verdict) -> None:

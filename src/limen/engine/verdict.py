@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
+from limen.engine.bill import Bill, Charge
 from limen.errors import LimenError
 from limen.model import (
     UNCHARGED,
@@ -17,7 +18,6 @@ from limen.model import (
     Limit,
     Receipt,
     Source,
-    valid_cost,
 )
 from limen.rules.rule import Applied
 from limen.rules.ruleset import Resolution, RuleSet
@@ -124,6 +124,24 @@ class Verdict(Struct, frozen=True):
         return self.decision.receipt if self.decision is not None else None
 
     @property
+    def bill(self) -> Bill | None:
+        """What was charged, to keep until the request is done; None when nothing was."""
+        charges: list[Charge] = []
+        source: Source = "store"
+        for applied, of_rule in _by_rule(self):
+            by = applied.rule.cost
+            attribute = by if isinstance(by, str) else None
+            for part in of_rule:
+                if part.stamp_us != UNCHARGED:
+                    check = Check(part.limit, part.key, part.cost, part.subject)
+                    is_asked = applied.cost_by is None
+                    charges.append(Charge(check, part.stamp_us, attribute, is_asked))
+                    source = part.source
+        if self.decision is None or not charges:
+            return None
+        return Bill(f"{self.decision.id:016x}", tuple(charges), source)
+
+    @property
     def parts(self) -> tuple[Part, ...]:
         """What every limit of every rule says, in the order of the rules. Shadows too."""
         found: list[Part] = []
@@ -181,35 +199,6 @@ def verdict_of(rules: RuleSet, found: Resolution, decision: Decision | None, now
         tuple(applied),
         now,
     )
-
-
-def corrections(verdict: Verdict, actual: int | Mapping[str, int]) -> list[tuple[Receipt, int]]:
-    """Return what to settle, and to what cost.
-
-    A number corrects what was charged at the cost that the request itself gave; a mapping, what was
-    charged by those attributes. What a rule fixes stays as it is.
-    """
-    if isinstance(actual, Mapping):
-        costs = {name: valid_cost(cost, f"the cost {name!r}") for name, cost in actual.items()}
-        asked = None
-    else:
-        costs, asked = {}, valid_cost(actual, "actual_cost")
-    charged: dict[int, list[tuple[Check, int]]] = {}
-    for applied, of_rule in _by_rule(verdict):
-        by = applied.rule.cost
-        cost = asked if applied.cost_by is None else None
-        if isinstance(by, str) and by in costs:
-            cost = costs[by]
-        if cost is None:
-            continue
-        for part in of_rule:
-            if part.stamp_us != UNCHARGED:
-                check = Check(part.limit, part.key, part.cost, part.subject)
-                charged.setdefault(cost, []).append((check, part.stamp_us))
-    whole = verdict.receipt
-    if whole is None:
-        return []
-    return [(structs.replace(whole, charges=tuple(of)), cost) for cost, of in charged.items()]
 
 
 def _by_rule(verdict: Verdict) -> Iterator[tuple[Applied, Sequence[Decision]]]:

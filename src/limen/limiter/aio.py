@@ -132,6 +132,13 @@ class AsyncLimiter:
         """
         await self._change(Reset(self._limits.checks(limits, key, 1)))
 
+    async def forget(self, *checks: Check) -> None:
+        """Forget all that was counted for each of some checks: what `decide` is to `check`.
+
+        Raises `StoreError` when the store does not answer.
+        """
+        await self._change(Reset(plan.validated(checks, slots=True)))
+
     async def acquire(
         self,
         key: str | bytes,
@@ -193,13 +200,14 @@ class AsyncLimiter:
         beside = self._limits.checks(limits, key, 1) if limits else ()
         return self.hold(plan.slot_check(concurrency, key), *beside)
 
-    def hold(self, *checks: Check) -> AsyncSlot:
+    def hold(self, *checks: Check, id: str | None = None) -> AsyncSlot:
         """Return a slot that holds a place for each check of a `Concurrency`, under the others too.
 
-        What `slot` is for one key, this is for several, as `decide` is to `check`.
+        What `slot` is for one key, this is for several, as `decide` is to `check`. With the `id` of
+        a slot that is held already, it can be renewed and released from here.
         """
         found = plan.validated(checks, slots=True)
-        return AsyncSlot(self._ask, self._change, self._clock, found)
+        return AsyncSlot(self._ask, self._change, self._clock, found, id)
 
     def limit(
         self, *limits: Limit | str, key: str | KeyFunction | None = None, cost: int = 1

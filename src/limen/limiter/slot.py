@@ -37,8 +37,9 @@ class Slot:
         keeper: Keeper,
         clock: Clock,
         checks: tuple[Check, ...],
+        id: str | None = None,
     ) -> None:
-        self.id: str = secrets.token_hex(8)
+        self.id: str = id or secrets.token_hex(8)
         """Who holds it; nobody else's slot can be renewed or released by it."""
         self.decision: Decision | None = None
         """The answer to the last `acquire`."""
@@ -50,6 +51,11 @@ class Slot:
         self._held = _places(checks)
         self._is_held = False
         self._entered = threading.Lock()
+
+    @property
+    def places(self) -> tuple[Check, ...]:
+        """What it holds a place of; before `acquire`, what it would."""
+        return self._held
 
     def acquire(self) -> Decision:
         """Take the slot if there is one, and charge the limits beside it. Never waits.
@@ -141,8 +147,9 @@ class AsyncSlot:
         change: Callable[[Change], Awaitable[bool]],
         clock: Clock,
         checks: tuple[Check, ...],
+        id: str | None = None,
     ) -> None:
-        self.id: str = secrets.token_hex(8)
+        self.id: str = id or secrets.token_hex(8)
         """Who holds it; nobody else's slot can be renewed or released by it."""
         self.decision: Decision | None = None
         """The answer to the last `acquire`."""
@@ -154,6 +161,11 @@ class AsyncSlot:
         self._is_held = False
         self._entered = False
         self._renewing: list[asyncio.Task[None]] = []
+
+    @property
+    def places(self) -> tuple[Check, ...]:
+        """What it holds a place of; before `acquire`, what it would."""
+        return self._held
 
     async def acquire(self) -> Decision:
         """Take the slot if there is one, and charge the limits beside it. Never waits its turn.

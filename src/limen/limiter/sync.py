@@ -182,6 +182,13 @@ class Limiter:
         """
         self._change(Reset(self._limits.checks(limits, key, 1)))
 
+    def forget(self, *checks: Check) -> None:
+        """Forget all that was counted for each of some checks: what `decide` is to `check`.
+
+        Raises `StoreError` when the store does not answer.
+        """
+        self._change(Reset(plan.validated(checks, slots=True)))
+
     def acquire(
         self, key: str | bytes, *limits: Limit | str, cost: int = 1, timeout: float | None = None
     ) -> Decision:
@@ -237,13 +244,14 @@ class Limiter:
         beside = self._limits.checks(limits, key, 1) if limits else ()
         return self.hold(plan.slot_check(concurrency, key), *beside)
 
-    def hold(self, *checks: Check) -> Slot:
+    def hold(self, *checks: Check, id: str | None = None) -> Slot:
         """Return a slot that holds a place for each check of a `Concurrency`, under the others too.
 
-        What `slot` is for one key, this is for several, as `decide` is to `check`.
+        What `slot` is for one key, this is for several, as `decide` is to `check`. With the `id` of
+        a slot that is held already, it can be renewed and released from here.
         """
         found = plan.validated(checks, slots=True)
-        return Slot(self._ask, self._change, self._keeper, self._clock, found)
+        return Slot(self._ask, self._change, self._keeper, self._clock, found, id)
 
     def limit(
         self, *limits: Limit | str, key: str | KeyFunction | None = None, cost: int = 1

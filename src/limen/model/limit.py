@@ -171,7 +171,10 @@ class Limit:
         return tuple(_from_terms(terms) for terms in grammar.parse(text))
 
     def __str__(self) -> str:
-        return self._text or _canonical_text(self)
+        if not self._text:
+            # Kept, since every answer of a service shows it.
+            object.__setattr__(self, "_text", _canonical_text(self))
+        return self._text
 
     def __repr__(self) -> str:
         name = "" if self.name is None else f", name={self.name!r}"
