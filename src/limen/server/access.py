@@ -1,0 +1,126 @@
+"""Who may do what: tokens and roles. Knows digests of tokens only, and shows none.
+
+The tokens of the database are held in memory and looked at again every second, so that deciding
+who somebody is asks nobody. When the database is away, those known last hold on; they are kept in a
+file of the data folder for a start without it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+from msgspec import Struct
+
+from limen.errors import LimenError, StoreError
+from limen.rules.stores.tokens import Role, Token, digest_of
+from limen.rules.sync.last_good import replace
+from limen.server.exchange import Rejected, Scope, header
+
+ROLES: tuple[Role, ...] = get_args(Role)
+_FILE = "tokens.last-good.json"
+_logger = logging.getLogger("limen.server")
+
+
+class Caller(Struct, frozen=True):
+    """Who asks."""
+
+    role: Role
+    name: str
+    """What the audit calls them."""
+    expires: float | None = None
+    """In seconds since 1970; None is never."""
+
+
+class _Kept(Struct, frozen=True):
+    digest: str
+    role: Role
+    name: str
+    expires: float | None = None
+
+
+class Access:
+    """Tells who somebody is by the token they bring.
+
+    `fixed` are tokens from the settings, by role: they hold whatever the database says.
+    """
+
+    def __init__(self, fixed: Mapping[Role, str], folder: Path) -> None:
+        self._fixed = {
+            digest_of(secret): Caller(role, f"{role} token of the settings")
+            for role, secret in fixed.items()
+            if secret
+        }
+        self._known: dict[str, Caller] = {}
+        self._path = folder / _FILE
+        self._version: int | None = None
+
+    @property
+    def version(self) -> int | None:
+        """Which state of the database's tokens is known; None before it was ever asked."""
+        return self._version
+
+    def caller(self, scope: Scope) -> Caller | None:
+        """Return who asks; None without a token. Raises `Rejected` for a token that is no good."""
+        sent = header(scope, b"authorization")
+        if sent is None:
+            return None
+        scheme, _, secret = sent.decode("latin-1").partition(" ")
+        found = None
+        if scheme.lower() == "bearer":
+            digest = digest_of(secret.strip())
+            found = self._fixed.get(digest) or self._known.get(digest)
+        if found is None or (found.expires is not None and found.expires <= time.time()):
+            raise unknown("this token is unknown, revoked or expired")
+        return found
+
+    def take(self, version: int, tokens: Iterable[Token]) -> None:
+        """Let the tokens of the database hold, and keep them for a start without it."""
+        kept = [
+            _Kept(token.digest, token.role, token.name, _seconds(token.expires_at))
+            for token in tokens
+            if token.revoked_at is None
+        ]
+        self._hold(kept)
+        self._version = version
+        try:
+            replace(self._path, msgspec.json.encode(kept))
+        except StoreError as error:
+            _logger.warning("tokens are not kept for a start without the database: %s", error)
+
+    def recall(self) -> None:
+        """Let those tokens hold that were known last; for a start without the database."""
+        try:
+            kept = msgspec.json.decode(self._path.read_bytes(), type=list[_Kept])
+        except FileNotFoundError:
+            return
+        except (OSError, msgspec.DecodeError) as error:
+            _logger.warning("the tokens in %s cannot be read: %s", self._path, error)
+            return
+        self._hold(kept)
+
+    async def refresh(self, store: Any) -> None:
+        """Look whether the tokens of the database have changed. Never raises."""
+        try:
+            version = await store.tokens_version()
+            if version != self._version:
+                self.take(version, await store.tokens())
+        except LimenError as error:
+            _logger.debug("tokens were not looked at: %s", error)
+
+    def _hold(self, kept: Iterable[_Kept]) -> None:
+        self._known = {one.digest: Caller(one.role, one.name, one.expires) for one in kept}
+
+
+def unknown(detail: str) -> Rejected:
+    """Return what is said to who has no good token."""
+    return Rejected(401, detail, [(b"www-authenticate", b'Bearer realm="limen"')])
+
+
+def _seconds(at: datetime | None) -> float | None:
+    return None if at is None else at.timestamp()

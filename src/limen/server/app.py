@@ -1,0 +1,182 @@
+"""The service as an ASGI app: who is asked for what, by path and method.
+
+The paths of `/v1` are answered here, without a framework in between; `/admin` and the description
+of the API are left to another app.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import msgspec
+
+from limen.errors import InvalidInput, InvalidLimit
+from limen.rules.stores.tokens import Role
+from limen.server.access import unknown
+from limen.server.exchange import (
+    JSON,
+    NO_STORE,
+    PROBLEM,
+    Gone,
+    Headers,
+    Receive,
+    Rejected,
+    Scope,
+    Send,
+    header,
+    read_body,
+    respond,
+)
+from limen.server.service import Service
+
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+_SLOTS = "/v1/slots/"
+_ADMIN = ("/admin", "/docs", "/openapi.json")
+_MAX_ADMIN_BODY = 16 * 2**20
+_ASKERS: tuple[Role, ...] = ("check", "admin")
+_GIVEN_ID = re.compile(rb"[\x21-\x7e]{1,64}")
+_logger = logging.getLogger("limen.server")
+
+
+class Asked(NamedTuple):
+    """What a handler is given."""
+
+    body: bytes
+    query: bytes
+    slot: str
+    id: str
+
+
+Handler = Callable[[Asked], Awaitable[tuple[bytes, Headers]]]
+
+
+class App:
+    """Answers every request of one worker."""
+
+    def __init__(self, service: Service, admin: ASGIApp) -> None:
+        self._service = service
+        self._admin = admin
+        self._max_body = service.settings.http.max_body
+        self._is_open = service.settings.checks_are_open
+        decisions = service.decisions
+        self._handlers: dict[str, dict[str, Handler]] = {
+            "/v1/check": {"POST": lambda asked: decisions.check(asked.body, asked.id)},
+            "/v1/refund": {"POST": lambda asked: decisions.refund(asked.body)},
+            "/v1/settle": {"POST": lambda asked: decisions.settle(asked.body)},
+            "/v1/usage": {"GET": lambda asked: decisions.usage(asked.query, asked.id)},
+            "/v1/slots": {"POST": lambda asked: decisions.acquire(asked.body, asked.id)},
+            _SLOTS: {
+                "POST": lambda asked: decisions.renew(asked.slot),
+                "DELETE": lambda asked: decisions.release(asked.slot),
+            },
+        }
+        self._ids = itertools.count(1)
+        self._encode = msgspec.json.Encoder().encode
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or live through the start and the end of the worker."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        id_ = self._id_of(scope)
+        headers: Headers = [(b"x-request-id", id_.encode())]
+        try:
+            await self._answer(scope, receive, send, id_, headers)
+        except Rejected as error:
+            found = [*headers, PROBLEM, NO_STORE, *error.headers]
+            await respond(send, error.status, found, error.body(id_))
+        except (InvalidInput, InvalidLimit) as error:
+            rejected = Rejected(422, str(error))
+            await respond(send, 422, [*headers, PROBLEM, NO_STORE], rejected.body(id_))
+        except Gone:
+            return
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, id_: str, headers: Headers
+    ) -> None:
+        path: str = scope["path"]
+        by_method = self._handlers.get(path)
+        slot = ""
+        if by_method is None:
+            if path.startswith(_SLOTS) and len(path) > len(_SLOTS):
+                by_method, slot = self._handlers[_SLOTS], path[len(_SLOTS) :]
+            else:
+                await self._elsewhere(scope, receive, send, headers)
+                return
+        handler = by_method.get(scope["method"])
+        if handler is None:
+            raise _wrong_method(scope, *by_method)
+        if not self._is_open or header(scope, b"authorization") is not None:
+            self._admit(scope)
+        body = await read_body(scope, receive, self._max_body)
+        reply, more = await handler(Asked(body, scope["query_string"], slot, id_))
+        await respond(send, 200, [*headers, JSON, NO_STORE, *more], reply)
+
+    def _admit(self, scope: Scope) -> None:
+        caller = self._service.access.caller(scope)
+        if caller is None:
+            raise unknown("a token is needed: send it as 'Authorization: Bearer ...'")
+        if caller.role not in _ASKERS:
+            raise Rejected(403, f"this needs the role check or admin, and yours is {caller.role}")
+
+    async def _elsewhere(
+        self, scope: Scope, receive: Receive, send: Send, headers: Headers
+    ) -> None:
+        path = scope["path"]
+        if path in ("/healthz", "/readyz"):
+            if scope["method"] not in ("GET", "HEAD"):
+                raise _wrong_method(scope, "GET", "HEAD")
+            await self._tell_health(scope, send, headers, is_ready=path == "/readyz")
+        elif path.startswith(_ADMIN):
+            body = await read_body(scope, receive, _MAX_ADMIN_BODY)
+            scope["limen_id"] = headers[0][1].decode()
+            await self._admin(scope, _again(body, receive), send)
+        else:
+            raise Rejected(404, f"there is nothing at {path[:200]}; see /docs")
+
+    async def _tell_health(
+        self, scope: Scope, send: Send, headers: Headers, *, is_ready: bool
+    ) -> None:
+        status, body = 200, b'{"status":"ok"}'
+        if is_ready:
+            health = self._service.health
+            # Whoever decides without something it should have decides all the same.
+            status, body = 503 if health.status == "starting" else 200, self._encode(health)
+        await respond(send, status, [*headers, JSON, NO_STORE], body)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await self._service.start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._service.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    def _id_of(self, scope: Scope) -> str:
+        given = header(scope, b"x-request-id")
+        if given is not None and _GIVEN_ID.fullmatch(given):
+            return given.decode("ascii")
+        return f"{self._service.id}-{next(self._ids):x}"
+
+
+def _wrong_method(scope: Scope, *allowed: str) -> Rejected:
+    methods = ", ".join(allowed)
+    return Rejected(
+        405,
+        f"{scope['path'][:200]} takes {methods}, not {scope['method']}",
+        [(b"allow", methods.encode())],
+    )
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Return what gives a body that was read already to another app."""
+    waiting = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> dict[str, object]:
+        return waiting.pop() if waiting else dict(await receive())
+
+    return receive_again

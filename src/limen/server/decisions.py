@@ -1,0 +1,227 @@
+"""The decision API: `/v1/check`, `/v1/refund`, `/v1/settle`, `/v1/slots`, `/v1/usage`.
+
+Bytes in, bytes out. Everything that can be wrong with a request is found before anybody is charged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import lru_cache
+from typing import Annotated, NamedTuple
+from urllib.parse import parse_qsl
+
+import msgspec
+from msgspec import Meta
+
+from limen import wire
+from limen.engine import Asked, AsyncEngine, Verdict
+from limen.errors import InvalidInput, InvalidLimit, StoreError
+from limen.http import HeaderStyle, answer_of, answer_of_verdict, raw_headers
+from limen.limiter import AsyncLimiter
+from limen.limiter.plan import distinct
+from limen.model import Check, Concurrency, Decision, Limit
+from limen.server import answers
+from limen.server.counts import Counts
+from limen.server.exchange import Headers, Rejected, decoded
+from limen.server.receipts import Held, Receipts
+
+_MAX_ATTRIBUTES = 100
+
+
+class Asking(NamedTuple):
+    """One question, understood: what to ask the limiter, and what the rules have to do with it."""
+
+    checks: list[Check]
+    charge: bool
+    asked: Asked | None
+    """None when the caller brought limits along."""
+
+
+class Reply(NamedTuple):
+    """What to answer, besides 200."""
+
+    body: bytes
+    headers: Headers
+
+
+class Decisions:
+    """Answers the questions of `/v1`."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        limiter: AsyncLimiter,
+        receipts: Receipts,
+        counts: Counts,
+        *,
+        max_batch: int = wire.MAX_BATCH,
+        styles: tuple[HeaderStyle, ...] = ("draft-11",),
+    ) -> None:
+        self._engine = engine
+        self._limiter = limiter
+        self._receipts = receipts
+        self._counts = counts
+        self._styles = styles
+        questions = Annotated[list[wire.Question], Meta(max_length=max_batch)]
+        self._one = msgspec.json.Decoder(wire.Question)
+        self._many = msgspec.json.Decoder(questions)
+        self._slot = msgspec.json.Decoder(wire.SlotQuestion)
+        self._refund = msgspec.json.Decoder(wire.RefundQuestion)
+        self._settle = msgspec.json.Decoder(wire.SettleQuestion)
+        self._encode = msgspec.json.Encoder().encode
+
+    async def check(self, body: bytes, id_: str) -> Reply:
+        """Decide one request, or a list of them; each is charged when it is allowed."""
+        if body.lstrip()[:1] == b"[":
+            return await self._check_many(body, id_)
+        asking = self._understood(decoded(self._one, body))
+        said = await self._decide(asking)
+        message = self._message(said, id_)
+        return Reply(self._encode(message), self._headers(said))
+
+    async def _check_many(self, body: bytes, id_: str) -> Reply:
+        asking: list[Asking] = []
+        questions: list[wire.Question] = decoded(self._many, body)
+        for number, question in enumerate(questions):
+            try:
+                asking.append(self._understood(question))
+            except (InvalidInput, InvalidLimit, Rejected) as error:
+                raise Rejected(422, f"[{number}]: {error}") from None
+        said = await asyncio.gather(*[self._decide(each) for each in asking])
+        messages = [self._message(each, f"{id_}-{number}") for number, each in enumerate(said)]
+        return Reply(self._encode(messages), [])
+
+    async def usage(self, query: bytes, id_: str) -> Reply:
+        """Say where somebody stands, by attributes in the query; nothing is charged."""
+        attributes = _attributes(query)
+        said = await self._engine.peek(attributes)
+        message = answers.of_verdict(said, id_, self._receipts)
+        return Reply(self._encode(message), self._headers(said))
+
+    async def refund(self, body: bytes) -> Reply:
+        """Give back what a receipt is for."""
+        bill = self._receipts.bill(decoded(self._refund, body).receipt)
+        changed = bill is not None and await self._engine.refund(bill)
+        return Reply(self._encode(wire.Done(changed)), [])
+
+    async def settle(self, body: bytes) -> Reply:
+        """Correct what a receipt is for to the real cost."""
+        question = decoded(self._settle, body)
+        bill = self._receipts.bill(question.receipt)
+        changed = bill is not None and await self._engine.settle(bill, question.actual)
+        return Reply(self._encode(wire.Done(changed)), [])
+
+    async def acquire(self, body: bytes, id_: str) -> Reply:
+        """Take a place under every rule that asks for one, and charge the others."""
+        question = decoded(self._slot, body)
+        if question.key is None and question.limits is None and question.concurrency is None:
+            return await self._acquire_by_rules(question, id_)
+        if question.attributes is not None:
+            raise Rejected(422, "give attributes for the rules, or your own key, not both")
+        if question.key is None or question.concurrency is None:
+            raise Rejected(422, "your own slot needs both key and concurrency")
+        own = question.concurrency
+        checks = [Check(Concurrency(own.slots, own.lease), question.key)]
+        if question.limits is not None:
+            checks += _own_checks(question.key, question.limits, question.cost)
+        slot = self._limiter.hold(*checks)
+        decision = await slot.acquire()
+        self._counts.add(decision)
+        verdict = answers.of_decision(decision, self._engine.rules.version, id_, self._receipts)
+        held = Held(slot.id, slot.places) if decision.allowed else None
+        return self._granted(verdict, held, self._headers(decision))
+
+    async def _acquire_by_rules(self, question: wire.SlotQuestion, id_: str) -> Reply:
+        if question.attributes is None:
+            raise Rejected(422, "attributes are missing, or your own key and concurrency")
+        slot = self._engine.slot(question.attributes, question.cost)
+        said = await slot.acquire()
+        self._counts.add(said)
+        verdict = answers.of_verdict(said, id_, self._receipts)
+        held = Held(slot.id or "", slot.places) if said.allowed and slot.places else None
+        return self._granted(verdict, held, self._headers(said))
+
+    async def renew(self, slot: str) -> Reply:
+        """Lengthen the lease of a slot to a full one."""
+        held = self._receipts.held(slot)
+        try:
+            changed = await self._limiter.hold(*held.places, id=held.id).renew()
+        except StoreError as error:
+            # Nobody else can say whether the lease still runs.
+            raise Rejected(503, str(error), [(b"retry-after", b"1")]) from None
+        return Reply(self._encode(wire.Done(changed)), [])
+
+    async def release(self, slot: str) -> Reply:
+        """Free the places of a slot."""
+        held = self._receipts.held(slot)
+        changed = await self._limiter.hold(*held.places, id=held.id).release()
+        return Reply(self._encode(wire.Done(changed)), [])
+
+    def _understood(self, question: wire.Question) -> Asking:
+        if question.limits is None and question.key is None:
+            if question.attributes is None:
+                raise Rejected(422, "attributes are missing, or your own key and limits")
+            asked = self._engine.ask(question.attributes, question.cost, slots=question.peek)
+            return Asking(asked.checks, not question.peek, asked)
+        if question.attributes is not None:
+            raise Rejected(422, "give attributes for the rules, or your own key and limits")
+        if question.limits is None or question.key is None:
+            raise Rejected(422, "your own limits need both key and limits")
+        checks = _own_checks(question.key, question.limits, question.cost)
+        return Asking(checks, not question.peek, None)
+
+    async def _decide(self, asking: Asking) -> Verdict | Decision:
+        checks, charge, asked = asking
+        decision = await self._limiter.decide(*checks, charge=charge) if checks else None
+        said = decision if asked is None else asked.verdict(decision)
+        assert said is not None  # whoever brings limits has checks
+        if charge:
+            self._counts.add(said)
+        return said
+
+    def _message(self, said: Verdict | Decision, id_: str) -> wire.Verdict:
+        if isinstance(said, Verdict):
+            return answers.of_verdict(said, id_, self._receipts)
+        return answers.of_decision(said, self._engine.rules.version, id_, self._receipts)
+
+    def _headers(self, said: Verdict | Decision) -> Headers:
+        answer = answer_of_verdict(said) if isinstance(said, Verdict) else answer_of(said)
+        return raw_headers(answer, self._styles, time.time())
+
+    def _granted(self, verdict: wire.Verdict, held: Held | None, headers: Headers) -> Reply:
+        slot = None if held is None else self._receipts.slot(held)
+        message = wire.SlotVerdict(verdict, slot, None if held is None else held.lease)
+        return Reply(self._encode(message), headers)
+
+
+def _own_checks(key: str, limits: str | list[str], cost: int) -> list[Check]:
+    texts = (limits,) if isinstance(limits, str) else tuple(limits)
+    return [Check(limit, key, cost) for limit in _limits(texts)]
+
+
+@lru_cache(maxsize=1_024)
+def _limits(texts: tuple[str, ...]) -> tuple[Limit, ...]:
+    """Return the limits that a caller brought along: none of them twice."""
+    found = [limit for text in texts for limit in Limit.parse_all(text)]
+    distinct([Check(limit, "any") for limit in found])
+    return tuple(found)
+
+
+def _attributes(query: bytes) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(
+            query.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=bool(query),
+            errors="strict",
+            max_num_fields=_MAX_ATTRIBUTES,
+        )
+    except ValueError:
+        raise Rejected(
+            422, f"the query must be at most {_MAX_ATTRIBUTES} attributes, such as ?user=42&path=/x"
+        ) from None
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise Rejected(422, "an attribute stands twice in the query")
+    return found

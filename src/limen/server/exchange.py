@@ -1,0 +1,141 @@
+"""One exchange over HTTP, as ASGI has it: what was asked, and how it is answered. Knows no limits.
+
+What cannot be answered is `Rejected`: a status and a sentence, as `application/problem+json`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from http import HTTPStatus
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from limen.http import Problem
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+T = TypeVar("T")
+
+JSON = (b"content-type", b"application/json")
+PROBLEM = (b"content-type", b"application/problem+json")
+# What is true now may be otherwise a moment later, and for somebody else.
+NO_STORE = (b"cache-control", b"no-store")
+_MALFORMED = re.compile(r"JSON is malformed: (.*)")
+
+
+class Rejected(Exception):
+    """Say that a request is not answered, and why. Nothing was charged or changed."""
+
+    def __init__(self, status: int, detail: str, headers: Headers | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers: Headers = headers or []
+
+    def body(self, id_: str) -> bytes:
+        """Return the problem document."""
+        return Problem(
+            title=HTTPStatus(self.status).phrase,
+            status=self.status,
+            detail=self.detail,
+            instance=f"urn:limen:{id_}",
+        ).encode()
+
+
+class Gone(Exception):
+    """Say that the client went away in the middle of its request."""
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """Return the first header of a name, which is in lower case."""
+    for key, value in scope["headers"]:
+        if key == name:
+            found: bytes = value
+            return found
+    return None
+
+
+async def read_body(scope: Scope, receive: Receive, longest: int) -> bytes:
+    """Return the body of a request, or raise `Rejected` when it is longer than it may be."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise Gone
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body", False):
+        if len(body) > longest:
+            _too_long(longest)
+        return body
+    # Who says beforehand how much it will be is spared the sending.
+    said = header(scope, b"content-length")
+    if said is not None and said.isdigit() and int(said) > longest:
+        _too_long(longest)
+    chunks, length = [body], len(body)
+    while message.get("more_body", False):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        chunk = message.get("body", b"")
+        length += len(chunk)
+        if length > longest:
+            _too_long(longest)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def respond(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    """Send a whole response."""
+    headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """Return what a body says, or raise `Rejected`: 400 for no JSON, 422 for the wrong JSON."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise Rejected(422, _in_plain_words(str(error), body)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if not body.strip():
+            raise Rejected(400, "the body is empty, expected JSON") from None
+        found = _MALFORMED.search(str(error))
+        reason = found[1] if found else "it ends too early, or is not UTF-8"
+        raise Rejected(400, f"the body is not JSON: {reason}") from None
+
+
+def _too_long(longest: int) -> NoReturn:
+    # The rest of the body is on its way, and nobody will read it.
+    close = [(b"connection", b"close")]
+    raise Rejected(413, f"the body is longer than {longest:,} bytes", close)
+
+
+def _in_plain_words(message: str, body: bytes) -> str:
+    """Return what was wrong with a value, and where: `cost: expected int >= 0`."""
+    what, _, where = message.partition(" - at `$")
+    path = where.rstrip("`").lstrip(".")
+    what = what.replace("`", "")
+    if what.startswith("Object contains unknown field"):
+        what = f"unknown field {what.removeprefix('Object contains unknown field ')!r}"
+    elif what.startswith("Object missing required field"):
+        what = f"the field {what.removeprefix('Object missing required field ')!r} is missing"
+    else:
+        what = f"{what[:1].lower()}{what[1:]}"
+    if path.endswith("attributes[...]"):
+        path = path.replace("[...]", _wrong_attribute(path, body))
+    return f"{path}: {what}" if path else what
+
+
+def _wrong_attribute(path: str, body: bytes) -> str:
+    """Return the name of the first attribute that is not text; its value is nobody's business."""
+    found: Any = msgspec.json.decode(body)
+    number = re.match(r"\[(\d+)\]", path)
+    found = found[int(number[1])] if number else found
+    for name, value in found.get("attributes", {}).items():
+        if not isinstance(value, str):
+            return f".{name[:100]}"
+    return ""

@@ -1,0 +1,149 @@
+"""What a service keeps on its host: the data folder, and in it secrets that it makes by itself.
+
+`prepare` is called once, before any worker starts. A secret is made once, readable by its owner
+alone, and never printed by anything here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+
+from msgspec import Struct
+
+from limen.connect import is_shared
+from limen.errors import ConfigurationError, StoreError
+from limen.rules.document import parse_text
+from limen.rules.stores.sql import SqlStore
+from limen.rules.stores.tokens import Role, new_secret
+from limen.rules.sync.last_good import NAME as LAST_GOOD
+from limen.server.settings import Settings
+
+_ADMIN_TOKEN, _SECRET, _DATABASE = "admin-token", "secret", "rules.db"
+_logger = logging.getLogger("limen.server")
+
+
+class Prepared(Struct, frozen=True):
+    """What `prepare` has to tell."""
+
+    admin_token: Path | None
+    """The file with the token that was made here; None when the settings have one."""
+    is_first: bool
+    """Whether the starter rules were put there just now."""
+
+
+class Place:
+    """The data folder, as the settings have it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.folder: Path = Path(settings.data_dir)
+
+    @property
+    def rules_file(self) -> Path | None:
+        """The file that the rules are in; None when they are in a database."""
+        rules = self._settings.rules.reveal()
+        return Path(rules) if rules and "://" not in rules else None
+
+    @property
+    def books(self) -> str:
+        """The address of the database."""
+        rules = self._settings.rules.reveal()
+        if rules and self.rules_file is None:
+            return rules
+        return f"sqlite:///{self.folder / _DATABASE}"
+
+    def secret(self) -> str:
+        """Return what signs receipts. Raises `StoreError` when it cannot be read."""
+        return self._settings.auth.secret.reveal() or _read(self.folder / _SECRET)
+
+    def fixed_tokens(self) -> Mapping[Role, str]:
+        """Return the tokens that hold whatever the database says."""
+        auth, own = self._settings.auth, self.folder / _ADMIN_TOKEN
+        admin = auth.admin_token.reveal() or (_read(own) if own.exists() else "")
+        return {"admin": admin, "check": auth.check_token.reveal()}
+
+    async def prepare(self) -> Prepared:
+        """Make the folder, its secrets and the tables. Raises `LimenError` when that fails.
+
+        A database that is away is borne when the rules can come from elsewhere.
+        """
+        _make_folder(self.folder)
+        if not self._settings.auth.secret.reveal():
+            _keep(self.folder / _SECRET, secrets.token_urlsafe(32))
+        books = SqlStore(self.books)
+        try:
+            is_first = await self._open(books)
+            await self._refuse_strangers(books)
+        except StoreError as error:
+            if not self._can_do_without():
+                raise
+            _logger.warning("starting without the database: %s", error)
+            is_first = False
+        finally:
+            await books.close()
+        if self._settings.auth.admin_token.reveal():
+            return Prepared(None, is_first)
+        _keep(self.folder / _ADMIN_TOKEN, new_secret())
+        return Prepared(self.folder / _ADMIN_TOKEN, is_first)
+
+    async def _open(self, books: SqlStore) -> bool:
+        """Bring the database up to date; return whether the starter rules were put there."""
+        await books.prepare()
+        # Only where nobody chose the place: elsewhere, no rules may be what somebody wants.
+        if self._settings.rules.reveal() or await books.latest() is not None:
+            return False
+        text = (resources.files("limen.server") / "starter.yaml").read_text("utf-8")
+        document = dict(parse_text(text).document)
+        await books.save(document, author="limen", comment="the starter rules", base=None)
+        return True
+
+    async def _refuse_strangers(self, books: SqlStore) -> None:
+        """Raise when other machines could ask, and no token was ever made for them."""
+        settings = self._settings
+        if settings.is_loopback or any(self.fixed_tokens().values()):
+            return
+        if any(token.revoked_at is None for token in await books.tokens()):
+            return
+        raise ConfigurationError(
+            f"{settings.bind} can be reached from other machines, and there is no token yet; run "
+            "`limen token create --role admin --name you`, or set LIMEN_AUTH__ADMIN_TOKEN_FILE"
+        )
+
+    def _can_do_without(self) -> bool:
+        return (self.folder / LAST_GOOD).exists() or is_shared(self._settings.store.url.reveal())
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise StoreError(f"the data folder {folder} cannot be made: {error.strerror}") from None
+
+
+def _keep(path: Path, secret: str) -> None:
+    """Write a secret, unless one is there: of several who start at once, one does."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secret + "\n")
+        # Never seen half written: it gets its name when it is whole, and only if nobody has it.
+        with contextlib.suppress(FileExistsError):
+            os.link(fresh, path)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}") from None
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8").strip()
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from None

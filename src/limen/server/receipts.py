@@ -1,0 +1,176 @@
+"""Receipts and slots as text: opaque to who holds them, signed so that nobody can make them up.
+
+A receipt carries what it takes to correct a charge from any worker and host that has the same
+secret, so nothing has to be remembered. It is not encrypted: it tells what the caller knows anyway.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from functools import lru_cache
+
+import msgspec
+from msgspec import Struct
+
+from limen.engine import Bill, Charge
+from limen.errors import InvalidInput, InvalidLimit
+from limen.model import Check, Concurrency, Limit
+
+_MAC_BYTES = 16
+_RECEIPT, _SLOT = b"r", b"s"
+
+
+class _Charge(Struct, frozen=True, array_like=True, gc=False):
+    limit: str
+    name: str | None
+    key: str
+    cost: int
+    subject: str | None
+    stamp_us: int
+    attribute: str | None
+    is_asked: bool
+
+
+class _Receipt(Struct, frozen=True, array_like=True, gc=False):
+    id: str
+    counted_by: str
+    """Empty when the store did; else the process that stood in for it."""
+    charges: list[_Charge]
+
+
+class _Place(Struct, frozen=True, array_like=True, gc=False):
+    slots: int
+    lease: float
+    name: str | None
+    key: str
+    subject: str | None
+
+
+class _Slot(Struct, frozen=True, array_like=True, gc=False):
+    id: str
+    places: list[_Place]
+
+
+class Held(Struct, frozen=True):
+    """A slot that was handed out before."""
+
+    id: str
+    places: tuple[Check, ...]
+
+    @property
+    def lease(self) -> float:
+        """Within how many seconds it has to be renewed."""
+        return min(
+            check.limit.lease for check in self.places if isinstance(check.limit, Concurrency)
+        )
+
+
+class Receipts:
+    """Writes and reads receipts and slots. `process` names this process among others."""
+
+    def __init__(self, secret: str, process: str) -> None:
+        self._key = hashlib.sha256(b"limen receipts\0" + secret.encode()).digest()
+        self._process = process
+        self._write = msgspec.msgpack.Encoder().encode
+        self._read_receipt = msgspec.msgpack.Decoder(_Receipt).decode
+        self._read_slot = msgspec.msgpack.Decoder(_Slot).decode
+
+    def receipt(self, bill: Bill) -> str:
+        """Return a bill as text."""
+        charges = [
+            _Charge(
+                str(check.limit),
+                check.limit.name,
+                check.key,
+                check.cost,
+                check.subject,
+                charge.stamp_us,
+                charge.attribute,
+                charge.is_asked,
+            )
+            for charge in bill.charges
+            for check in (charge.check,)
+        ]
+        counted_by = "" if bill.source == "store" else self._process
+        return self._sealed(_RECEIPT, self._write(_Receipt(bill.id, counted_by, charges)))
+
+    def bill(self, receipt: str) -> Bill | None:
+        """Return the bill of a receipt; None when another process, which may be gone, counted it.
+
+        Raises `InvalidInput` for what this service did not write.
+        """
+        read = self._read_receipt(self._opened(_RECEIPT, receipt, "receipt"))
+        if read.counted_by and read.counted_by != self._process:
+            return None
+        charges = tuple(
+            [
+                Charge(
+                    Check(_limit(each.limit, each.name), each.key, each.cost, each.subject),
+                    each.stamp_us,
+                    each.attribute,
+                    each.is_asked,
+                )
+                for each in read.charges
+            ]
+        )
+        return Bill(read.id, charges, "local" if read.counted_by else "store")
+
+    def slot(self, held: Held) -> str:
+        """Return a slot as text."""
+        places = [
+            _Place(limit.slots, limit.lease, limit.name, check.key, check.subject)
+            for check in held.places
+            for limit in (check.limit,)
+            if isinstance(limit, Concurrency)
+        ]
+        return self._sealed(_SLOT, self._write(_Slot(held.id, places)))
+
+    def held(self, slot: str) -> Held:
+        """Return what a slot is about. Raises `InvalidInput` for what was not written here."""
+        read = self._read_slot(self._opened(_SLOT, slot, "slot"))
+        places = [
+            Check(Concurrency(each.slots, each.lease, name=each.name), each.key, 1, each.subject)
+            for each in read.places
+        ]
+        return Held(read.id, tuple(places))
+
+    def _sealed(self, kind: bytes, payload: bytes) -> str:
+        # Url-safe: a slot is part of an address.
+        mac = self._mac(kind, payload)
+        return base64.urlsafe_b64encode(mac + payload).rstrip(b"=").decode()
+
+    def _opened(self, kind: bytes, text: str, what: str) -> bytes:
+        try:
+            raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        except ValueError:
+            raw = b""
+        mac, payload = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
+        if not hmac.compare_digest(mac, self._mac(kind, payload)):
+            raise InvalidInput(
+                f"this {what} was not written here; hosts that share limits must share LIMEN_AUTH__"
+                "SECRET too"
+            )
+        return payload
+
+    def _mac(self, kind: bytes, payload: bytes) -> bytes:
+        return hashlib.blake2b(payload, digest_size=_MAC_BYTES, key=self._key, person=kind).digest()
+
+
+@lru_cache(maxsize=4_096)
+def _limit(text: str, name: str | None) -> Limit:
+    limit = Limit.parse(text)
+    try:
+        return Limit(
+            limit.quota,
+            limit.period,
+            algorithm=limit.algorithm,
+            burst=limit.burst,
+            min_interval=limit.min_interval,
+            count_denied=limit.count_denied,
+            max_delay=limit.max_delay,
+            name=name,
+        )
+    except InvalidLimit as error:  # signed by us, and yet of another version of limen
+        raise InvalidInput(str(error)) from None

@@ -1,0 +1,152 @@
+"""`Service`: all that one worker holds, put together from the settings, started and ended.
+
+Nothing here waits for a store or a database that is away: rules and tokens known last hold on, and
+`Health` says what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import time
+
+from msgspec import Struct
+
+from limen.connect import is_shared
+from limen.engine import AsyncEngine
+from limen.errors import LimenError, StoreError
+from limen.limiter import AsyncLimiter
+from limen.rules import RuleSet
+from limen.rules.stores.file import FileStore
+from limen.rules.stores.sql import SqlStore
+from limen.rules.sync import Follower, Status, SwitchFile
+from limen.server.access import Access
+from limen.server.counts import Counts
+from limen.server.decisions import Decisions
+from limen.server.place import Place
+from limen.server.receipts import Receipts
+from limen.server.settings import Settings
+
+_LOOK_S = 1.0
+_FIRST_RULES_S = 4.5
+_logger = logging.getLogger("limen.server")
+
+
+class Health(Struct, frozen=True):
+    """How a worker is."""
+
+    status: str
+    """`ok`; `degraded` when it decides without something it should have; `starting`."""
+    rules: str
+    """The version of the rules in force."""
+    rules_source: str
+    """Where they were taken from."""
+    rules_age: float
+    """For how many seconds they have been in force."""
+    instances: int
+    """How many processes enforce rules, as far as is known."""
+    kill_switch: str
+    store: str
+    """`ok`, or what is wrong with it."""
+    trouble: dict[str, str]
+    """What else does not work, by what it is about."""
+
+
+class Service:
+    """What one worker holds."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings: Settings = settings
+        self.place: Place = Place(settings)
+        self.id: str = f"{os.getpid():x}{secrets.token_hex(3)}"
+        self.limiter: AsyncLimiter = AsyncLimiter(
+            settings.store.url.reveal(),
+            namespace=settings.namespace,
+            on_error=settings.store.on_error,
+            deadline=settings.store.deadline,
+        )
+        self.engine: AsyncEngine = AsyncEngine(RuleSet(()), self.limiter)
+        self.books: SqlStore = SqlStore(self.place.books)
+        """The database of tokens and of the audit; and of the rules, unless they are in a file."""
+        self.receipts: Receipts = Receipts(self.place.secret(), self.id)
+        self.counts: Counts = Counts()
+        self.access: Access = Access(self.place.fixed_tokens(), self.place.folder)
+        self.decisions: Decisions = Decisions(
+            self.engine,
+            self.limiter,
+            self.receipts,
+            self.counts,
+            max_batch=settings.http.max_batch,
+            styles=settings.http.headers,
+        )
+        store_url = settings.store.url.reveal()
+        self.redis: str | None = store_url if is_shared(store_url) else None
+        """The store, if others share it; by way of it rules and the kill switch travel."""
+        rules_file = self.place.rules_file
+        self.follower: Follower = Follower(
+            self.books if rules_file is None else FileStore(rules_file),
+            self.engine.use,
+            redis=self.redis,
+            namespace=settings.namespace,
+            folder=self.place.folder,
+            on_instances=self.limiter.share_with,
+        )
+        self._store_trouble: str | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to follow rules and tokens. Waits a few seconds at most, and never fails."""
+        SwitchFile(self.place.folder).toggle_on()
+        self.access.recall()
+        self.follower.start()
+        try:
+            await asyncio.to_thread(self.follower.wait, _FIRST_RULES_S)
+        except StoreError as error:
+            _logger.warning("started without rules, so everybody passes: %s", error)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_RULES_S):
+                await self._look()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        await asyncio.to_thread(self.follower.close)
+        await self.limiter.aclose()
+        await self.books.close()
+
+    @property
+    def health(self) -> Health:
+        """How this worker is."""
+        status: Status = self.follower.status
+        trouble = status.trouble
+        store = self._store_trouble
+        is_well = not trouble and store is None
+        return Health(
+            "starting" if not status.version else "ok" if is_well else "degraded",
+            status.version,
+            status.source,
+            max(0.0, time.time() - status.used_at) if status.version else 0.0,
+            status.instances,
+            str(status.switch),
+            store or "ok",
+            trouble,
+        )
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await self._look()
+
+    async def _look(self) -> None:
+        try:
+            await self.limiter.ping()
+            self._store_trouble = None
+        except LimenError as error:
+            self._store_trouble = str(error)
+        await self.access.refresh(self.books)
