@@ -1,5 +1,6 @@
 """limen decides, for every request, whether it may pass."""
 
+from limen.client import AsyncClient, Client
 from limen.errors import (
     ConfigurationError,
     Conflict,
@@ -16,8 +17,10 @@ from limen.model import Check, Concurrency, Decision, Limit
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncClient",
     "AsyncLimiter",
     "Check",
+    "Client",
     "Concurrency",
     "ConfigurationError",
     "Conflict",

@@ -73,6 +73,9 @@ class SettleQuestion(Struct, frozen=True, forbid_unknown_fields=True):
     """The real cost; or one for each attribute that rules charge by: `{"tokens": 731}`."""
 
 
+Mode = Literal["enforce", "shadow", "block"]
+
+
 class Part(Struct, frozen=True, gc=False):
     """What one limit says."""
 
@@ -84,7 +87,7 @@ class Part(Struct, frozen=True, gc=False):
     """As text: `"100/minute"`; null when nothing is counted."""
     key: str | None
     """What is counted apart: `"user=42"`."""
-    mode: Literal["enforce", "shadow", "block"]
+    mode: Mode
     allowed: bool
     cost: int
     remaining: int | None

@@ -42,6 +42,13 @@ def test_the_rights_that_the_documentation_names_are_enough(
     assert "this user lacks the right" in refused.err
     for command in (f"apply {file}", "rollback 1", "activate 2", "audit"):
         assert limen("rules", *command.split(), "--rules", writer).exit_code == 0
+    made = limen("token", "create", "--role", "check", "--name", "ci", "--rules", writer)
+    assert made.exit_code == 0
+    secret = made.out.strip()
+    assert limen("token", "revoke", secret, "--rules", writer).exit_code == 0
+    assert secret[6:14] in limen("token", "list", "--rules", reader).out
+    refused = limen("token", "revoke", secret, "--rules", reader)
+    assert "this user lacks the right" in refused.err
 
 
 def test_two_who_log_in_by_different_names_edit_the_same_rules(

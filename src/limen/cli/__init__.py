@@ -127,9 +127,12 @@ def build_app() -> "Typer":
     """Return the commands. Raises `ModuleNotFoundError` without the extra `cli`."""
     import typer
 
+    from limen.cli.config import app as config
     from limen.cli.explain import show_explanation
     from limen.cli.kill_switch import app as kill_switch
     from limen.cli.rules import app as rules
+    from limen.cli.serve import serve
+    from limen.cli.tokens import app as tokens
 
     app = typer.Typer(
         pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
@@ -235,5 +238,8 @@ def build_app() -> "Typer":
 
     app.add_typer(rules, name="rules")
     app.add_typer(kill_switch, name="kill-switch")
+    app.add_typer(tokens, name="token")
+    app.add_typer(config, name="config")
     app.command("explain")(show_explanation)
+    app.command("serve")(serve)
     return app

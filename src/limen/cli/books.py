@@ -58,7 +58,7 @@ def audit(where: str, limit: int, as_json: bool) -> None:
         problem = None if broken is None else str(broken)
         draw.json({"holds": broken is None, "problem": problem, "rows": rows})
     else:
-        headings = ("ROW", "TIME (UTC)", "WHO", "DID", "VERSION", "BEFORE", "COMMENT")
+        headings = ("ROW", "TIME (UTC)", "WHO", "DID", "VERSION", "BEFORE", "ABOUT", "COMMENT")
         draw.table(headings, [_audit_row(row) for row in rows])
     if broken is not None:
         raise broken
@@ -68,6 +68,6 @@ def audit(where: str, limit: int, as_json: bool) -> None:
 
 
 def _audit_row(row: AuditRow) -> list[draw.Cell]:
-    before = str(row.before) if row.before else "-"
-    when = draw.time(row.at)
-    return [str(row.id), when, row.actor, row.action, str(row.version), before, row.comment]
+    version, before = (str(number) if number else "-" for number in (row.version, row.before))
+    who = [draw.time(row.at), row.actor, row.action]
+    return [str(row.id), *who, version, before, row.subject, row.comment]

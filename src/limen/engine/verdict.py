@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -123,12 +123,24 @@ class Verdict(Struct, frozen=True):
         """What can be refunded; None when nothing was charged."""
         return self.decision.receipt if self.decision is not None else None
 
+    def by_rule(self) -> list[tuple[Applied, Sequence[Decision]]]:
+        """Return each rule that applies with what its limits said; nothing where none was asked."""
+        decisions = self.decision.parts if self.decision is not None else ()
+        found: list[tuple[Applied, Sequence[Decision]]] = []
+        first = 0
+        for applied in self.applied:
+            end = first + applied.checks
+            # Its checks stand in its order.
+            found.append((applied, decisions[first:end]))
+            first = end
+        return found
+
     @property
     def bill(self) -> Bill | None:
         """What was charged, to keep until the request is done; None when nothing was."""
         charges: list[Charge] = []
         source: Source = "store"
-        for applied, of_rule in _by_rule(self):
+        for applied, of_rule in self.by_rule():
             by = applied.rule.cost
             attribute = by if isinstance(by, str) else None
             for part in of_rule:
@@ -145,7 +157,7 @@ class Verdict(Struct, frozen=True):
     def parts(self) -> tuple[Part, ...]:
         """What every limit of every rule says, in the order of the rules. Shadows too."""
         found: list[Part] = []
-        for applied, of_rule in _by_rule(self):
+        for applied, of_rule in self.by_rule():
             if of_rule:
                 found.extend(_part(applied, part, n + 1) for n, part in enumerate(of_rule))
             else:
@@ -199,15 +211,6 @@ def verdict_of(rules: RuleSet, found: Resolution, decision: Decision | None, now
         tuple(applied),
         now,
     )
-
-
-def _by_rule(verdict: Verdict) -> Iterator[tuple[Applied, Sequence[Decision]]]:
-    """Yield each rule that applies with what its checks were told: they stand in its order."""
-    decisions = verdict.decision.parts if verdict.decision is not None else ()
-    first = 0
-    for applied in verdict.applied:
-        yield applied, decisions[first : first + applied.checks]
-        first += applied.checks
 
 
 def _ends(applied: Applied) -> float:

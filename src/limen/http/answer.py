@@ -68,34 +68,6 @@ class Answer(Struct, frozen=True):
         return min(counted, key=_share, default=None)
 
 
-class PartLike(Protocol):
-    """What is needed of a part of a verdict: `limen.engine.Part` has it."""
-
-    @property
-    def rule(self) -> str:
-        """The rule."""
-
-    @property
-    def name(self) -> str:
-        """The limit within the rule."""
-
-    @property
-    def mode(self) -> Literal["enforce", "shadow", "block"]:
-        """Whether it could refuse."""
-
-    @property
-    def allowed(self) -> bool:
-        """Whether it lets the request pass."""
-
-    @property
-    def limit(self) -> Limit | Concurrency | None:
-        """None when nothing is counted."""
-
-    @property
-    def reason(self) -> Literal["blocked", "missing"] | None:
-        """Why the rule refuses without counting."""
-
-
 class RuleLike(Protocol):
     """What is needed of a rule: `limen.rules.Rule` has it."""
 
@@ -115,6 +87,14 @@ class AppliedLike(Protocol):
     def rule(self) -> RuleLike:
         """The rule."""
 
+    @property
+    def enforce(self) -> bool:
+        """Whether it may refuse the request."""
+
+    @property
+    def refusal(self) -> Literal["blocked", "missing"] | None:
+        """Why it refuses without asking the store."""
+
 
 class VerdictLike(Protocol):
     """What is needed of a verdict: `limen.engine.Verdict` has it."""
@@ -127,17 +107,8 @@ class VerdictLike(Protocol):
     def retry_after(self) -> float | None:
         """Seconds until it would pass; None is never."""
 
-    @property
-    def decision(self) -> Decision | None:
-        """What the limiter said."""
-
-    @property
-    def parts(self) -> Sequence[PartLike]:
-        """What every limit of every rule says."""
-
-    @property
-    def applied(self) -> Sequence[AppliedLike]:
-        """The rules that apply."""
+    def by_rule(self) -> Sequence[tuple[AppliedLike, Sequence[Decision]]]:
+        """Return each rule that applies with what its limits said."""
 
 
 def answer_of(decision: Decision) -> Answer:
@@ -151,21 +122,19 @@ def answer_of(decision: Decision) -> Answer:
 
 def answer_of_verdict(verdict: VerdictLike) -> Answer:
     """Return what a client may be told of a verdict of the rules."""
-    # The parts that have a limit are the decision's own, in its order.
-    decisions = iter(verdict.decision.parts if verdict.decision is not None else ())
-    per = {of.rule.name: of.rule.key for of in verdict.applied}
     quotas: list[Quota] = []
     blocked: list[str] = []
     lacks: tuple[str, ...] = ()
-    for part in verdict.parts:
-        if part.limit is not None:
-            decision = next(decisions)
-            if part.mode == "enforce":
-                quotas.append(_quota(decision, part.name, per.get(part.rule, ())))
-        elif part.mode != "shadow" and not part.allowed:
-            blocked.append(part.name)
-            if part.reason == "missing":
-                lacks = lacks or per.get(part.rule, ())
+    for applied, said in verdict.by_rule():
+        if not applied.enforce:
+            continue
+        rule = applied.rule
+        for number, decision in enumerate(said, 1):
+            quotas.append(_quota(decision, f"{rule.name}#{number}", rule.key))
+        if applied.refusal is not None:
+            blocked.append(rule.name)
+            if applied.refusal == "missing":
+                lacks = lacks or rule.key
     return Answer(verdict.allowed, tuple(quotas), verdict.retry_after, tuple(blocked), lacks)
 
 

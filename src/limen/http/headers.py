@@ -97,17 +97,17 @@ def valid_styles(styles: object) -> tuple[HeaderStyle, ...]:
     return found
 
 
-def names_of(quotas: Iterable[Quota]) -> list[str]:
+def unique(names: Iterable[str]) -> list[str]:
     """Return what each policy is called, in headers and in problems alike: no two the same."""
-    names: list[str] = []
-    for quota in quotas:
-        name = first = ascii_name(quota.name)
+    found: list[str] = []
+    for each in names:
+        name = first = ascii_name(each)
         number = 1
-        while name in names:
+        while name in found:
             number += 1
             name = f"{first}#{number}"
-        names.append(name)
-    return names
+        found.append(name)
+    return found
 
 
 def effective_s(quota: Quota) -> int | None:
@@ -132,21 +132,49 @@ def _draft_11(answer: Answer) -> list[tuple[str, str]]:
     quotas = answer.quotas
     if not quotas:
         return []
-    names = names_of(quotas)
-    policies: list[str] = []
+    policy, names = _policies(
+        tuple([quota.name for quota in quotas]),
+        tuple([quota.limit for quota in quotas]),
+        None if len(quotas) <= MAX_POLICIES else _chosen(quotas),
+    )
     limits: list[str] = []
-    for at in _chosen(quotas):
-        quota, name = quotas[at], names[at]
-        quoted, terms = _policy(name, quota.limit)
-        policies.append(terms)
-        if quota.is_counted and quota.allowed == answer.allowed:
+    for quota, name in zip(quotas, names, strict=True):
+        if name and quota.allowed == answer.allowed and quota.is_counted:
             seconds = effective_s(quota)
             window = "" if seconds is None else f";t={seconds}"
-            limits.append(f"{quoted};r={available(quota)}{window}")
-    found = [("RateLimit-Policy", ", ".join(policies))]
+            limits.append(f"{name};r={available(quota)}{window}")
+    found = [("RateLimit-Policy", policy)]
     if limits:
         found.append(("RateLimit", ", ".join(limits)))
     return found
+
+
+@lru_cache(maxsize=4_096)
+def _policies(
+    names: tuple[str, ...], limits: tuple[Limit | Concurrency, ...], chosen: frozenset[int] | None
+) -> tuple[str, tuple[str, ...]]:
+    """Return the value of `RateLimit-Policy`, and the names in it; empty for one not chosen.
+
+    Kept: under the same rules, every request is told the same policies.
+    """
+    quoted: list[str] = []
+    policies: list[str] = []
+    for at, (name, limit) in enumerate(zip(unique(names), limits, strict=True)):
+        if chosen is not None and at not in chosen:
+            quoted.append("")
+            continue
+        escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+        quoted.append(f'"{escaped}"')
+        policies.append(f"{quoted[-1]}{_terms(limit)}")
+    return ", ".join(policies), tuple(quoted)
+
+
+def _terms(limit: Limit | Concurrency) -> str:
+    """Return what a policy promises."""
+    if isinstance(limit, Concurrency):
+        return f';q={limit.slots};qu="concurrent-requests"'
+    window = _window_s(limit)
+    return f";q={limit.capacity}" + ("" if window is None else f";w={window}")
 
 
 def _x_ratelimit(answer: Answer, start: float) -> list[tuple[str, str]]:
@@ -171,26 +199,13 @@ def _start(style: HeaderStyle, now: float | None) -> float:
     return now
 
 
-def _chosen(quotas: tuple[Quota, ...]) -> Iterable[int]:
-    """Return where those stand that fit: first who refuses, then who is nearest; in order."""
-    if len(quotas) <= MAX_POLICIES:
-        return range(len(quotas))
+def _chosen(quotas: tuple[Quota, ...]) -> frozenset[int]:
+    """Return where those stand that fit: first who refuses, then who is nearest."""
 
     def nearness(at: int) -> tuple[bool, float]:
         return quotas[at].allowed, quotas[at].remaining / whole(quotas[at].limit)
 
-    return sorted(sorted(range(len(quotas)), key=nearness)[:MAX_POLICIES])
-
-
-@lru_cache(maxsize=4_096)
-def _policy(name: str, limit: Limit | Concurrency) -> tuple[str, str]:
-    """Return the name as a string of a structured field, and the whole item of the policy."""
-    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
-    quoted = f'"{escaped}"'
-    if isinstance(limit, Concurrency):
-        return quoted, f'{quoted};q={limit.slots};qu="concurrent-requests"'
-    window = _window_s(limit)
-    return quoted, f"{quoted};q={limit.capacity}" + ("" if window is None else f";w={window}")
+    return frozenset(sorted(range(len(quotas)), key=nearness)[:MAX_POLICIES])
 
 
 def _window_s(limit: Limit) -> int | None:

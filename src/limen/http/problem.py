@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from limen.http.answer import Answer, Quota, whole
-from limen.http.headers import HeaderStyle, ascii_name, headers, names_of, retry_after_s
+from limen.http.headers import HeaderStyle, ascii_name, headers, retry_after_s, unique
 from limen.model import Concurrency, Limit, grammar
 
 CONTENT_TYPE = "application/problem+json"
@@ -100,7 +100,7 @@ def _response(problem: Problem, more: list[tuple[str, str]]) -> Refusal:
 
 
 def _exceeded(answer: Answer, binding: Quota, status: int, instance: str) -> Problem:
-    names = names_of(answer.quotas)
+    names = unique(quota.name for quota in answer.quotas)
     pairs = zip(answer.quotas, names, strict=True)
     return Problem(
         type=QUOTA_EXCEEDED,

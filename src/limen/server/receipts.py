@@ -16,10 +16,14 @@ from msgspec import Struct
 
 from limen.engine import Bill, Charge
 from limen.errors import InvalidInput, InvalidLimit
-from limen.model import Check, Concurrency, Limit
+from limen.model import Check, Concurrency, Limit, Source
 
 _MAC_BYTES = 16
 _RECEIPT, _SLOT = b"r", b"s"
+
+
+Charged = tuple[str, str | None, str, int, str | None, int, str | None, bool]
+"""One charge, in the order of `_Charge`: what is written for every decision is no object."""
 
 
 class _Charge(Struct, frozen=True, array_like=True, gc=False):
@@ -77,24 +81,10 @@ class Receipts:
         self._read_receipt = msgspec.msgpack.Decoder(_Receipt).decode
         self._read_slot = msgspec.msgpack.Decoder(_Slot).decode
 
-    def receipt(self, bill: Bill) -> str:
-        """Return a bill as text."""
-        charges = [
-            _Charge(
-                str(check.limit),
-                check.limit.name,
-                check.key,
-                check.cost,
-                check.subject,
-                charge.stamp_us,
-                charge.attribute,
-                charge.is_asked,
-            )
-            for charge in bill.charges
-            for check in (charge.check,)
-        ]
-        counted_by = "" if bill.source == "store" else self._process
-        return self._sealed(_RECEIPT, self._write(_Receipt(bill.id, counted_by, charges)))
+    def receipt(self, id_: int, source: Source, charges: list[Charged]) -> str:
+        """Return what a decision charged as text."""
+        counted_by = "" if source == "store" else self._process
+        return self._sealed(_RECEIPT, self._write((f"{id_:016x}", counted_by, charges)))
 
     def bill(self, receipt: str) -> Bill | None:
         """Return the bill of a receipt; None when another process, which may be gone, counted it.

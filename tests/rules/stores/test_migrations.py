@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from limen.errors import StoreError
 from limen.rules.stores import migrate
 from limen.rules.stores.sql import SqlStore
 from limen.rules.stores.tables import metadata
-from tests.rules.stores.acts import FIRST, SECOND, THIRD, execute, run, save
+from tests.rules.stores.acts import FIRST, THIRD, execute, run, save
+
+NEWEST = "0003"
+OLD_ROWS = (
+    Path(__file__)
+    .with_name("written_at_0002.sql")
+    .read_text("utf-8")
+    .partition("\n")[2]
+    .removesuffix(";\n")
+)
 
 
 def at_revision(url: str, revision: str) -> SqlStore:
@@ -35,27 +46,120 @@ def revisions(connection: Connection) -> list[str]:
     return list(connection.scalars(text(f"SELECT version_num FROM {migrate.VERSION_TABLE}")))
 
 
-def test_first_tables_come_up_to_date_with_what_is_in_them(url: str) -> None:
-    store = at_revision(url, "0001")
-    save(store, FIRST, SECOND, comment="old")
-    execute(store, "UPDATE limen_audit SET comment = comment")  # nobody forbids it yet
-    before = [run(store.history()), run(store.audit()), run(store.active())]
+def write_old_rows(store: SqlStore) -> None:
+    """Fill tables of revision 0001 or 0002 as limen did then."""
+    run(store._database.write(insert_old_rows))
+
+
+async def insert_old_rows(connection: AsyncConnection) -> None:
+    for statement in OLD_ROWS.split(";\n"):
+        await connection.exec_driver_sql(statement)
+
+
+def audit_in(connection: Connection) -> list[Any]:
+    columns = "id, at, actor, action, version, active_before, comment, digest, hash"
+    return list(connection.execute(text(f"SELECT {columns} FROM limen_audit ORDER BY id")))
+
+
+@pytest.mark.parametrize("revision", ["0001", "0002"])
+def test_old_tables_come_up_to_date_with_what_is_in_them(url: str, revision: str) -> None:
+    store = at_revision(url, revision)
+    write_old_rows(store)
+    before = [run(store.history()), run(store.active()), look(store, audit_in)]
 
     run(store.prepare())
 
-    assert look(store, revisions) == ["0002"]
-    assert [run(store.history()), run(store.audit()), run(store.active())] == before
+    assert look(store, revisions) == [NEWEST]
+    assert [run(store.history()), run(store.active()), look(store, audit_in)] == before
+    acts = [(row.actor, row.action, row.version, row.subject) for row in run(store.audit())]
+    assert acts == [
+        ("cyd", "rollback", 3, ""),
+        ("bob", "activate", 2, ""),
+        ("Zoë 🚦", "save", 2, ""),
+        ("ann", "activate", 1, ""),
+        ("ann", "save", 1, ""),
+    ]
     run(store.verify_audit())
-    with pytest.raises(StoreError, match="append-only"):
-        execute(store, "UPDATE limen_audit SET comment = comment")
-    assert save(store, THIRD).version == 3
+    assert (run(store.tokens()), run(store.tokens_version())) == ([], 0)
+    assert save(store, THIRD).version == 4
+    run(store.record("reset", "rule a, user=42", "ann"))
+    run(store.verify_audit())
+
+
+@pytest.mark.parametrize("table", ["limen_rule_sets", "limen_audit"])
+def test_migrated_tables_still_refuse_to_be_changed(url: str, table: str) -> None:
+    store = at_revision(url, "0002")
+    write_old_rows(store)
+    run(store.prepare())
+    by_force = [f"TRUNCATE {table} CASCADE"]
+    if url.startswith("sqlite"):
+        by_force = [f"INSERT OR REPLACE INTO {table} SELECT * FROM {table}"]
+    for statement in (f"UPDATE {table} SET comment = ''", f"DELETE FROM {table}", *by_force):
+        with pytest.raises(StoreError, match=f"{table} is append-only"):
+            execute(store, statement)
+    run(store.verify_audit())
+
+
+def test_changes_to_first_tables_were_not_refused(url: str) -> None:
+    store = at_revision(url, "0001")
+    write_old_rows(store)
+    execute(store, "UPDATE limen_audit SET comment = comment")
+
+
+def test_tables_of_an_older_limen_are_told_from_none(url: str) -> None:
+    store = at_revision(url, "0002")
+    write_old_rows(store)
+    # Who only follows the rules need not wait for whoever prepares.
+    assert run(store.version()) == "3"
+    assert run(store.load()) is not None
+    for call in (
+        store.audit(),
+        store.verify_audit(),
+        store.tokens(),
+        store.tokens_version(),
+        store.create_token("check", "ci", "ann"),
+        store.save(THIRD, author="ann", base=None),
+    ):
+        with pytest.raises(
+            StoreError, match="the tables are of an older limen; run `limen rules apply FILE`, or"
+        ):
+            run(call)
+
+
+def test_migration_and_an_older_limen_that_writes_wait_in_one_line(postgres_url: str) -> None:
+    store = at_revision(postgres_url, "0002")
+
+    async def write(connection: AsyncConnection) -> asyncio.Task[None]:
+        await connection.execute(text("SELECT 1 FROM limen_state FOR UPDATE"))
+        migration = asyncio.create_task(store.prepare())
+        waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        while True:
+            if await connection.scalar(waiting):
+                break
+            await asyncio.sleep(0.01)
+        # A migration that has the audit already, and waits for the state, would wait for ever.
+        await insert_old_rows(connection)
+        return migration
+
+    async def work() -> None:
+        await (await store._database.write(write))
+
+    run(work())
+    assert look(store, revisions) == [NEWEST]
+    run(store.verify_audit())
+
+
+def test_an_older_limen_may_still_write_its_rows(store: SqlStore) -> None:
+    write_old_rows(store)
+    run(store.verify_audit())
+    assert run(store.tokens_version()) == 0
 
 
 def test_prepared_store_is_left_as_it_is(store: SqlStore) -> None:
     save(store, FIRST)
     run(store.prepare())
     assert run(store.version()) == "1"
-    assert look(store, revisions) == ["0002"]
+    assert look(store, revisions) == [NEWEST]
 
 
 def test_tables_of_a_newer_limen_are_left_alone(store: SqlStore) -> None:

@@ -205,6 +205,15 @@ def test_unknown_version_is_an_error_that_names_the_newest(store: SqlStore, vers
         lambda store: store.history(limit=0),
         lambda store: store.history(limit=1_001),
         lambda store: store.audit(before="3"),
+        lambda store: store.record("save", "x", "ann"),
+        lambda store: store.record("token-create", "x", "ann"),
+        lambda store: store.record(None, "x", "ann"),
+        lambda store: store.record("reset", " ", "ann"),
+        lambda store: store.record("reset", None, "ann"),
+        lambda store: store.record("reset", "x" * 2_001, "ann"),
+        lambda store: store.record("reset", "a\0b", "ann"),
+        lambda store: store.record("reset", "x", ""),
+        lambda store: store.record("reset", "x", "ann", None),
     ],
 )
 def test_odd_arguments_are_refused_before_the_database_is_touched(call: Any) -> None:
@@ -242,6 +251,27 @@ def test_audit_tells_every_act_in_pages(store: SqlStore) -> None:
     ]
     assert audit[-1].at == run(store.get(1)).created_at
     assert run(store.audit(limit=2, before=4)) == audit[2:4]
+
+
+def test_audit_tells_of_other_acts_between_those_about_rules(store: SqlStore) -> None:
+    run(store.record("kill-switch", "on for all rules", "bob", "too strict"))
+    save(store, FIRST)
+    run(store.record("reset", "rule a, user=für 'Zoë' 🚦", "cyd"))
+    save(store, SECOND)
+    audit = run(store.audit())
+    told = [(row.actor, row.action, row.version, row.before, row.subject) for row in audit]
+    assert told == [
+        ("ann", "activate", 2, 1, ""),
+        ("ann", "save", 2, 1, ""),
+        ("cyd", "reset", None, 0, "rule a, user=für 'Zoë' 🚦"),
+        ("ann", "activate", 1, 0, ""),
+        ("ann", "save", 1, 0, ""),
+        ("bob", "kill-switch", None, 0, "on for all rules"),
+    ]
+    assert (audit[-1].comment, audit[-1].digest) == ("too strict", "")
+    assert [run(store.was_active(version)) for version in (1, 2)] == [True, True]
+    assert run(store.version()) == "2"
+    run(store.verify_audit())
 
 
 @pytest.mark.parametrize("table", ["limen_rule_sets", "limen_audit"])

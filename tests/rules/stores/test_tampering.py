@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from msgspec import structs
@@ -37,6 +38,8 @@ def store(url: str) -> SqlStore:
         (["UPDATE limen_audit SET comment = 'x' WHERE id = 1"], "row 1 of the audit"),
         (["UPDATE limen_audit SET active_before = 1 WHERE id = 6"], "row 6 of the audit"),
         (["UPDATE limen_audit SET at = '2020-01-01T00:00:00.000000Z'"], "row 1 of the audit"),
+        (["UPDATE limen_audit SET subject = 'x' WHERE id = 2"], "row 2 of the audit"),
+        (["UPDATE limen_audit SET version = NULL WHERE id = 2"], "row 2 of the audit"),
         (["DELETE FROM limen_audit WHERE id = 2"], "row 2 of the audit"),
         (["DELETE FROM limen_audit WHERE id = 6"], "ends at row 5 and should at 6"),
         (["DELETE FROM limen_audit"], "ends at row 0 and should at 6"),
@@ -87,7 +90,7 @@ def store(url: str) -> SqlStore:
         (
             [
                 "INSERT INTO limen_audit SELECT 7, at, actor, action, version, active_before, "
-                "comment, digest, hash FROM limen_audit WHERE id = 6"
+                "comment, digest, hash, subject FROM limen_audit WHERE id = 6"
             ],
             "rows behind the last one that was written",
         ),
@@ -132,3 +135,47 @@ def test_what_cannot_be_read_any_more_is_an_error_of_the_store(
             continue
         with pytest.raises(StoreError, match=found):
             run(verb())
+
+
+FORGED = (
+    "INSERT INTO limen_tokens (id, digest, role, name, created_at, created_by) "
+    "VALUES ('0badc0de', 'd', 'admin', 'eve', '2026-01-01T00:00:00.000000Z', 'ann')"
+)
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        (FORGED, "token 0badc0de is not what was created"),
+        ("UPDATE limen_tokens SET role = 'admin' WHERE name = 'live'", "is not what was created"),
+        ("UPDATE limen_tokens SET digest = 'd' WHERE name = 'live'", "is not what was created"),
+        ("UPDATE limen_tokens SET expires_at = NULL WHERE name = 'live'", "not what was created"),
+        ("UPDATE limen_tokens SET created_by = 'eve'", "is not what was created"),
+        ("UPDATE limen_tokens SET revoked_at = NULL", r"whether token \w+ is revoked is not what"),
+        ("UPDATE limen_tokens SET revoked_by = 'eve'", r"whether token \w+ is revoked is not what"),
+        (
+            "UPDATE limen_tokens SET revoked_at = created_at WHERE name = 'live'",
+            r"whether token \w+ is revoked is not what",
+        ),
+    ],
+)
+def test_token_that_was_changed_past_the_store_is_found(
+    store: SqlStore, statement: str, found: str
+) -> None:
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    run(store.create_token("viewer", "live", "ann", tomorrow))
+    ended, _ = run(store.create_token("check", "ended", "ann"))
+    run(store.revoke_token(ended.id, "bob"))
+    run(store.verify_audit())
+    execute(store, statement.replace(":", r"\:"))
+    with pytest.raises(StoreError, match=found):
+        run(store.verify_audit())
+
+
+@pytest.mark.parametrize("change", ["role = 'root'", "created_at = 'x'", "expires_at = ''"])
+def test_token_that_cannot_be_read_is_an_error_of_the_store(store: SqlStore, change: str) -> None:
+    token, _ = run(store.create_token("check", "ci", "ann"))
+    execute(store, f"UPDATE limen_tokens SET {change}")
+    for call in (store.tokens(), store.revoke_token(token.id, "ann"), store.verify_audit()):
+        with pytest.raises(StoreError, match=f"token {token.id} is not what was created"):
+            run(call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 from limen.rules.stores.sql import SqlStore
 from tests.rules.stores.acts import run
 from tests.rules.stores.conftest import WRITERS
-from tests.rules.stores.work import add_rules, prepare_at
+from tests.rules.stores.work import add_rules, create_tokens, prepare_at
 
 EACH = 2
 SAVES = WRITERS * EACH
@@ -36,6 +37,41 @@ def test_twenty_writers_lose_no_update(store: SqlStore, url: str, crowd: Crowd) 
     assert Counter(row.action for row in audit) == {"save": SAVES, "activate": SAVES}
     assert {row.version: row.actor for row in audit} == authors
     run(store.verify_audit())
+
+
+def test_tokens_that_many_create_and_revoke_are_all_there(
+    store: SqlStore, url: str, crowd: Crowd
+) -> None:
+    few = 6
+    told = crowd(create_tokens, [(url, EACH, number) for number in range(few)])
+    tokens = run(store.tokens())
+    assert sorted(token.id for token in tokens) == sorted(id for mine in told for id in mine)
+    assert {token.name for token in tokens} == {
+        f"w{number}-{turn}" for number in range(few) for turn in range(EACH)
+    }
+    assert sum(token.revoked_at is not None for token in tokens) == few
+    # Twelve came and six went.
+    assert run(store.tokens_version()) == few * EACH + few
+    audit = run(store.audit(limit=1_000))
+    assert Counter(row.action for row in audit) == {"token-create": 12, "token-revoke": 6}
+    run(store.verify_audit())
+
+
+def test_books_are_verified_while_tokens_come_and_go(store: SqlStore) -> None:
+    async def change() -> None:
+        for number in range(15):
+            token, _ = await store.create_token("check", f"t{number}", "ann")
+            await store.revoke_token(token.id, "bob")
+
+    async def work() -> int:
+        changing, times = asyncio.create_task(change()), 0
+        while not changing.done():
+            await store.verify_audit()
+            times += 1
+        await changing
+        return times
+
+    assert run(work()) > 3
 
 
 def test_of_eight_that_start_at_once_one_migrates(url: str, crowd: Crowd) -> None:

@@ -62,6 +62,21 @@ def add_rules(url: str, times: int, number: int) -> list[int]:
     return asyncio.run(work())
 
 
+def create_tokens(url: str, times: int, number: int) -> list[str]:
+    """Create tokens and revoke every second one; return their ids."""
+
+    async def work() -> list[str]:
+        store, made = SqlStore(url, busy_timeout=PATIENT_S), []
+        for turn in range(times):
+            token, _ = await store.create_token("check", f"w{number}-{turn}", f"writer {number}")
+            if turn % 2:
+                await store.revoke_token(token.id, f"writer {number}")
+            made.append(token.id)
+        return made
+
+    return asyncio.run(work())
+
+
 def save_until_killed(url: str, told: Connection) -> None:
     """Save for ever; tell of each version that the store said was saved, and of each failure."""
 

@@ -17,14 +17,15 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from limen.errors import StoreError
 from limen.rules.stores.address import Address
 
-NOT_PREPARED = (
-    "there are no tables of limen yet; run `limen rules apply FILE`, or call `prepare()` once"
-)
-_NO_FILE = f"there is no such file; {NOT_PREPARED.partition('; ')[2]}"
+TO_PREPARE = "run `limen rules apply FILE`, or call `prepare()` once"
+NOT_PREPARED = f"there are no tables of limen yet; {TO_PREPARE}"
+_NO_FILE = f"there is no such file; {TO_PREPARE}"
 _GONE = (
     "the server went away in the middle; what was being changed is there as a whole or not at all: "
     "look at `limen rules history`"
 )
+_NO_TABLES = ("no such table", "no such column", "has no column named")
+"""What SQLite says of tables that are not there, or of an older limen."""
 _BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
 _SQLITE = {
     **dict.fromkeys(
@@ -42,6 +43,7 @@ _POSTGRESQL = {
     "28": "the user or the password was refused; check the address",
     "3D000": "there is no such database; create it, or check the address",
     "42P01": NOT_PREPARED,
+    "42703": NOT_PREPARED,
     "42501": "this user lacks the right; make it the owner of the tables of limen",
     "25006": "the server is read-only, as a standby is; use the address of the primary",
     "53100": "the disk of the server is full; make room, and try again",
@@ -104,7 +106,7 @@ def _reason(error: BaseException, address: Address) -> str:
 
 
 def _reason_of_sqlite(error: sqlite3.Error, address: Address) -> str:
-    if "no such table" in str(error):
+    if any(missing in str(error) for missing in _NO_TABLES):
         return NOT_PREPARED
     if address.path is not None:
         try:

@@ -63,6 +63,11 @@ async def state_of(connection: AsyncConnection, *, lock: bool = False) -> State:
     row = (await connection.execute(query.with_for_update() if lock else query)).one_or_none()
     if row is None:
         raise NotPrepared
+    return state_in(row)
+
+
+def state_in(row: Any) -> State:
+    """Return the state that a row of a query tells."""
     return State(row.latest or 0, row.active or 0, row.audit_id, row.audit_hash)
 
 
@@ -187,19 +192,44 @@ class Ledger:
         return await self.find(version)
 
     async def record(self, action: Action, rule_set: StoredRuleSet, what: Act) -> None:
-        """Add a row to the audit, and activate the version if that was the action."""
-        state, version = self.state, rule_set.version
-        row = AuditRow(
-            id=state.audit_id + 1,
-            at=what.at,
-            actor=what.author,
-            action=action,
-            version=version,
-            before=state.active,
-            comment=what.comment,
-            digest=rule_set.digest,
-            hash="",
+        """Add a row about a version to the audit, and activate it if that was the action."""
+        before = self.state.active
+        if action != "save":
+            self.state.active = rule_set.version
+        await self._enter(
+            AuditRow(
+                id=self.state.audit_id + 1,
+                at=what.at,
+                actor=what.author,
+                action=action,
+                version=rule_set.version,
+                before=before,
+                comment=what.comment,
+                digest=rule_set.digest,
+                hash="",
+            )
         )
+
+    async def note(self, action: Action, subject: str, what: Act, digest: str = "") -> None:
+        """Add a row to the audit about something else than a version."""
+        await self._enter(
+            AuditRow(
+                id=self.state.audit_id + 1,
+                at=what.at,
+                actor=what.author,
+                action=action,
+                version=None,
+                before=0,
+                comment=what.comment,
+                digest=digest,
+                hash="",
+                subject=subject,
+            )
+        )
+
+    async def _enter(self, row: AuditRow) -> None:
+        """Write a row behind the last one, and the state that it leads to."""
+        state = self.state
         row_hash = chained(state.audit_hash, row)
         await self._connection.execute(
             insert(AUDIT).values(
@@ -207,16 +237,15 @@ class Ledger:
                 at=stamp(row.at),
                 actor=row.actor,
                 action=row.action,
-                version=version,
+                version=row.version,
                 active_before=row.before or None,
                 comment=row.comment,
                 digest=row.digest,
                 hash=row_hash,
+                subject=row.subject,
             )
         )
         state.audit_id, state.audit_hash = row.id, row_hash
-        if action != "save":
-            state.active = version
         await self._connection.execute(
             update(STATE).values(
                 latest=state.latest or None,
@@ -252,6 +281,7 @@ def _audit_row(row: Row[Any]) -> AuditRow:
         comment=row.comment,
         digest=row.digest,
         hash=row.hash,
+        subject=row.subject,
     )
 
 

@@ -7,6 +7,7 @@ would share. Here each step is handed what it works on, so there is no `env.py`.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
@@ -21,8 +22,16 @@ _FOLDER = Path(__file__).with_name("migrations")
 
 def is_current(connection: Connection) -> bool:
     """Return whether there is nothing to do. Raises `StoreError` for tables of a newer limen."""
+    return age(connection) == "current"
+
+
+def age(connection: Connection) -> Literal["none", "old", "current"]:
+    """Return whether there are tables, and of which limen. Raises as `is_current` does."""
     steps = ScriptDirectory(str(_FOLDER))
-    return _revision(_context(connection), steps) == steps.get_current_head()
+    revision = _revision(_context(connection), steps)
+    if revision is None:
+        return "none"
+    return "current" if revision == steps.get_current_head() else "old"
 
 
 def upgrade(connection: Connection, target: str = "head") -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
 from limen.errors import InvalidInput, InvalidRules, Problem, shown
 from limen.rules.diff import Change
 
-Action = Literal["save", "activate", "rollback"]
+Action = Literal[
+    "save", "activate", "rollback", "token-create", "token-revoke", "kill-switch", "reset"
+]
+RecordedAction = Literal["kill-switch", "reset"]
+"""What is done elsewhere, and told to the books."""
 
 MAX_VERSION = 2**31 - 1
 """The largest number of a version, which is what an INTEGER of PostgreSQL holds."""
-_MAX_AUTHOR, _MAX_COMMENT = 200, 2_000
+_MAX_AUTHOR, _MAX_COMMENT, _MAX_SUBJECT = 200, 2_000, 2_000
 
 
 class StoredRuleSet(Struct, frozen=True):
@@ -49,19 +53,21 @@ class AuditRow(Struct, frozen=True):
     actor: str
     action: Action
     """A save that activates is two rows, `save` and `activate`; a rollback is one."""
-    version: int
-    """The version that was saved or activated."""
+    version: int | None
+    """The version that was saved or activated; None when the act is about something else."""
     before: int
-    """The version that was active before; 0 when there was none."""
+    """The version that was active before; 0 when there was none, and for other acts."""
     comment: str
     digest: str
-    """The digest of that version, so that the chain holds the rules too."""
+    """The digest of that version or token, so that the chain holds it too; else empty."""
     hash: str
+    subject: str = ""
+    """What else the act is about: `token 3f2a91c0 (check)`, `rule search-per-user, user=42`."""
 
 
 def written(document: dict[str, Any]) -> str:
     """Return a document as the text that is kept, with its keys in the order of the author."""
-    return _dumped(document)
+    return dumped(document)
 
 
 def copied(document: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +88,7 @@ def copied(document: dict[str, Any]) -> dict[str, Any]:
 
 def chained(previous: str, row: AuditRow) -> str:
     """Return the hash of a row, which covers its content and the hash of the row before it."""
-    content = [
+    content: list[Any] = [
         previous,
         row.id,
         stamp(row.at),
@@ -93,7 +99,10 @@ def chained(previous: str, row: AuditRow) -> str:
         row.comment,
         row.digest,
     ]
-    return hashlib.sha256(_dumped(content).encode()).hexdigest()
+    if row.subject:
+        # Not when it is empty: the rows of an older limen, which had none, hash as they did.
+        content.append(row.subject)
+    return hashlib.sha256(dumped(content).encode()).hexdigest()
 
 
 def stamp(at: datetime) -> str:
@@ -110,12 +119,27 @@ def valid_author(author: str) -> str:
     """Return the author, or raise `InvalidInput`."""
     if not isinstance(author, str) or not author.strip():
         raise InvalidInput(f"author must say who made the change, got {shown(author)}")
-    return _text("author", author, _MAX_AUTHOR)
+    return valid_text("author", author, _MAX_AUTHOR)
 
 
 def valid_comment(comment: str) -> str:
     """Return the comment, or raise `InvalidInput`."""
-    return _text("comment", comment, _MAX_COMMENT)
+    return valid_text("comment", comment, _MAX_COMMENT)
+
+
+def valid_subject(subject: str) -> str:
+    """Return what an act is about, or raise `InvalidInput`."""
+    if not isinstance(subject, str) or not subject.strip():
+        raise InvalidInput(f"subject must say what the act is about, got {shown(subject)}")
+    return valid_text("subject", subject, _MAX_SUBJECT)
+
+
+def valid_action(action: RecordedAction) -> RecordedAction:
+    """Return an action that is told to the books, or raise `InvalidInput`."""
+    if action not in get_args(RecordedAction):
+        expected = " or ".join(get_args(RecordedAction))
+        raise InvalidInput(f"action must be {expected}, got {shown(action)}")
+    return action
 
 
 def valid_version(name: str, value: int, lowest: int = 1) -> int:
@@ -123,6 +147,20 @@ def valid_version(name: str, value: int, lowest: int = 1) -> int:
     if type(value) is not int or value < lowest:
         raise InvalidInput(f"{name} must be a whole number from {lowest}, got {shown(value)}")
     return value
+
+
+def valid_text(name: str, value: str, longest: int) -> str:
+    """Return a text that every database keeps as it is, or raise `InvalidInput`."""
+    if not isinstance(value, str) or len(value) > longest:
+        raise InvalidInput(f"{name} must be text of at most {longest} characters")
+    if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):
+        raise InvalidInput(f"{name} has characters that no database keeps, got {shown(value)}")
+    return value
+
+
+def dumped(value: Any) -> str:
+    """Return plain data as the one text that is kept, and that digests are made of."""
+    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 def _not_plain() -> InvalidRules:
@@ -135,15 +173,3 @@ def _not_plain() -> InvalidRules:
             )
         ]
     )
-
-
-def _text(name: str, value: str, longest: int) -> str:
-    if not isinstance(value, str) or len(value) > longest:
-        raise InvalidInput(f"{name} must be text of at most {longest} characters")
-    if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):
-        raise InvalidInput(f"{name} has characters that no database keeps, got {shown(value)}")
-    return value
-
-
-def _dumped(value: Any) -> str:
-    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))

@@ -1,8 +1,9 @@
 """Rules in SQLite or PostgreSQL: numbered versions that never change, one of them active.
 
-A save, an activation or a rollback is one transaction, with its rows in the audit. Writers stand in
-line, and one whose edit is stale is told so. Knows nothing of what the rules mean: they are checked
-at the door, before the database is touched.
+A save, an activation or a rollback is one transaction, with its rows in the audit; so is a token
+that is created or revoked. Writers stand in line, and one whose edit is stale is told so. Knows
+nothing of what the rules mean: they are checked at the door, before the database is touched. Nor
+what a token may do: that is for those who are shown one.
 """
 
 from __future__ import annotations
@@ -16,14 +17,19 @@ from limen.rules.stores import Snapshot
 from limen.rules.stores.address import missing, need_packages, parse
 from limen.rules.stores.records import (
     AuditRow,
+    RecordedAction,
     StoredRuleSet,
     copied,
+    valid_action,
+    valid_subject,
     valid_version,
 )
+from limen.rules.stores.tokens import Role, Token, grant, id_of
 
 try:
+    from limen.rules.stores import keyring
     from limen.rules.stores.database import Database
-    from limen.rules.stores.faults import NotPrepared
+    from limen.rules.stores.faults import TO_PREPARE, NotPrepared
     from limen.rules.stores.ledger import (
         Ledger,
         act,
@@ -40,9 +46,11 @@ except ModuleNotFoundError as _error:
     raise missing(_error.name) from None
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-__all__ = ["AuditRow", "SqlStore", "StoredRuleSet"]
+__all__ = ["AuditRow", "SqlStore", "StoredRuleSet", "Token"]
 
 T = TypeVar("T")
 _MAX_LIMIT = 1_000
@@ -204,6 +212,59 @@ class SqlStore:
 
         return await self._written(work)
 
+    async def create_token(
+        self, role: Role, name: str, author: str, expires_at: datetime | None = None
+    ) -> tuple[Token, str]:
+        """Create a token; return it with its secret, which is kept nowhere and never told again.
+
+        Raises `InvalidInput` for an unknown role, a name that is empty or too long, an expiry that
+        is past or has no time zone, and when there are too many tokens.
+        """
+        granted = grant(role, name, expires_at)
+        what = act(author, granted.name)
+
+        async def work(opened: AsyncConnection) -> tuple[Token, str]:
+            return await keyring.add(opened, await Ledger.locked(opened), granted, what)
+
+        return await self._written(work)
+
+    async def revoke_token(self, id: str, author: str) -> Token:
+        """Let a token hold no longer; nothing is written when it does not already.
+
+        `id` may also be the secret itself. Raises `InvalidInput` when there is no such token.
+        """
+        found = id_of(id)
+        what = act(author, "")
+
+        async def work(opened: AsyncConnection) -> Token:
+            return await keyring.revoke(opened, await Ledger.locked(opened), found, what)
+
+        return await self._written(work)
+
+    async def tokens(self) -> list[Token]:
+        """Return the tokens, newest first; also those that expired or were revoked."""
+        return await self._read(keyring.all_tokens)
+
+    async def tokens_version(self) -> int:
+        """Return a number that grows with every change to the tokens, cheaply; 0 at first."""
+        return await self._read(keyring.version)
+
+    async def record(
+        self, action: RecordedAction, subject: str, author: str, comment: str = ""
+    ) -> None:
+        """Write down an act that was done elsewhere: a kill switch turned, a key reset.
+
+        `subject` says what it was done to: `rule search-per-user, user=42`.
+        """
+        valid_action(action)
+        valid_subject(subject)
+        what = act(author, comment)
+
+        async def work(opened: AsyncConnection) -> None:
+            await (await Ledger.locked(opened)).note(action, subject, what)
+
+        await self._written(work)
+
     async def close(self) -> None:
         """Let go of the database. A later call opens it again."""
         await self._database.close()
@@ -212,32 +273,34 @@ class SqlStore:
         try:
             return await self._database.read(work)
         except NotPrepared:
-            damaged = await self._damaged()
-            if damaged is None:
+            better = await self._looked_at()
+            if better is None:
                 raise
-            raise damaged from None
+            raise better from None
 
     async def _written(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         try:
             return await self._database.write(work)
         except NotPrepared:
-            damaged = await self._damaged()
-            if damaged is None:
+            better = await self._looked_at()
+            if better is None:
                 raise
-            raise damaged from None
+            raise better from None
 
-    async def _damaged(self) -> StoreError | None:
-        """Return what to say of tables that were prepared, and of which something is gone."""
+    async def _looked_at(self) -> StoreError | None:
+        """Return what to say of tables that are there, and not as they should be."""
         from limen.rules.stores import migrate
 
         try:
-            if not await self._database.read(lambda opened: opened.run_sync(migrate.is_current)):
-                return None
+            age = await self._database.read(lambda opened: opened.run_sync(migrate.age))
         except StoreError:
             return None
-        return StoreError(
-            f"rules at {self._address.shown}: the tables are damaged: restore a backup"
-        )
+        where = f"rules at {self._address.shown}"
+        if age == "current":
+            return StoreError(f"{where}: the tables are damaged: restore a backup")
+        if age == "old":
+            return NotPrepared(f"{where}: the tables are of an older limen; {TO_PREPARE}")
+        return None
 
 
 def _valid_page(limit: int, before: int | None) -> None:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, ForeignKey, Integer, MetaData, String, Table, Text
+from sqlalchemy import (
+    Column,
+    ForeignKey,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 
 metadata: MetaData = MetaData()
 
@@ -26,11 +35,28 @@ AUDIT = Table(
     Column("at", String(32), nullable=False),
     Column("actor", Text, nullable=False),
     Column("action", String(16), nullable=False),
-    Column("version", Integer, ForeignKey("limen_rule_sets.version"), nullable=False),
+    Column("version", Integer, ForeignKey("limen_rule_sets.version")),
     Column("active_before", Integer, ForeignKey("limen_rule_sets.version")),
     Column("comment", Text, nullable=False),
     Column("digest", String(64), nullable=False),
     Column("hash", String(64), nullable=False),
+    Column("subject", Text, nullable=False),
+)
+
+# Of a secret, only its digest.
+TOKENS = Table(
+    "limen_tokens",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("digest", String(64), nullable=False),
+    Column("role", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("created_at", String(32), nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("expires_at", String(32)),
+    Column("revoked_at", String(32)),
+    Column("revoked_by", Text),
+    UniqueConstraint("digest", name="limen_tokens_digest_once"),
 )
 
 # One row, which every writer locks first: it puts them in a line. It also holds the head of the
@@ -43,4 +69,6 @@ STATE = Table(
     Column("active", Integer, ForeignKey("limen_rule_sets.version")),
     Column("audit_id", Integer, nullable=False),
     Column("audit_hash", String(64), nullable=False),
+    # Grows with every change to the tokens.
+    Column("tokens", Integer, nullable=False),
 )

@@ -1,0 +1,182 @@
+"""A crowd of HTTP clients in one process: as many requests as the other side answers.
+
+Each client has a connection of its own, sends a request, waits for the whole answer, and sends the
+next. Knows nothing of limen. Run as `python -m bench.load`, it prints what it saw as JSON: in a
+process of its own, so that who asks and who answers do not share an interpreter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import cast
+
+import uvloop
+
+_LENGTH = b"content-length: "
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a crowd saw."""
+
+    answers: int
+    seconds: float
+    p50_ms: float
+    p99_ms: float
+    failed: int
+    """Answers that were not 200, and connections that broke."""
+    allowed: int
+    """Answers that say so."""
+
+    @property
+    def per_second(self) -> float:
+        """Answers a second."""
+        return self.answers / self.seconds
+
+
+class Client(asyncio.Protocol):
+    """One connection that asks without a pause."""
+
+    def __init__(self, crowd: Crowd) -> None:
+        self._crowd = crowd
+        self._buffer = b""
+        self._asked_at = 0.0
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask for the first time."""
+        # As they are with uvloop, whose transports are of no class of asyncio.
+        self._transport = cast("asyncio.Transport", transport)
+        self._ask()
+
+    def data_received(self, data: bytes) -> None:
+        """Ask again once the answer is whole."""
+        self._buffer = data = self._buffer + data if self._buffer else data
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        at = data.find(_LENGTH, 0, end)
+        if at < 0:
+            self._crowd.fail()
+            return
+        length = int(data[at + len(_LENGTH) : data.find(b"\r\n", at)])
+        if len(data) < end + 4 + length:
+            return
+        self._buffer = b""
+        self._crowd.answered(time.perf_counter() - self._asked_at, data)
+        self._ask()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Say so, unless it is over."""
+        self._crowd.lost()
+
+    def _ask(self) -> None:
+        request = self._crowd.next_request()
+        assert self._transport is not None
+        if request is None:
+            self._transport.close()
+            return
+        self._asked_at = time.perf_counter()
+        self._transport.write(request)
+
+
+class Crowd:
+    """All clients together: what they ask, until when, and what they saw."""
+
+    def __init__(self, request: Callable[[int], bytes], seconds: float) -> None:
+        self._request = request
+        self._seconds = seconds
+        self._starts = self._ends = 0.0
+        self._number = self._failed = self._allowed = 0
+        self._waits: list[float] = []
+        self._open = 0
+        self._over = asyncio.Event()
+
+    async def ask(self, host: str, port: int, clients: int) -> Seen:
+        """Let the clients ask for a while."""
+        loop = asyncio.get_running_loop()
+        self._open = clients
+        self._starts = time.perf_counter()
+        self._ends = self._starts + self._seconds
+        for _ in range(clients):
+            await loop.create_connection(lambda: Client(self), host, port)
+        await self._over.wait()
+        waits = sorted(self._waits) or [0.0]
+        return Seen(
+            len(self._waits),
+            time.perf_counter() - self._starts,
+            1_000 * waits[len(waits) // 2],
+            1_000 * waits[min(len(waits) - 1, len(waits) * 99 // 100)],
+            self._failed,
+            self._allowed,
+        )
+
+    def next_request(self) -> bytes | None:
+        """Return what to ask; None when it is over."""
+        if time.perf_counter() >= self._ends:
+            return None
+        self._number += 1
+        return self._request(self._number)
+
+    def answered(self, seconds: float, answer: bytes) -> None:
+        """Take note of an answer."""
+        self._waits.append(seconds)
+        if not answer.startswith(b"HTTP/1.1 200 "):
+            self._failed += 1
+        self._allowed += answer.count(b'"allowed":true,"rule"')
+
+    def fail(self) -> None:
+        """Take note of an answer that cannot be read."""
+        self._failed += 1
+
+    def lost(self) -> None:
+        """Take note of a connection that ended."""
+        self._open -= 1
+        if time.perf_counter() < self._ends:
+            self._failed += 1
+        if self._open == 0:
+            self._over.set()
+
+
+def post(path: str, body: bytes) -> bytes:
+    """Return a request."""
+    head = f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def main() -> None:
+    """Ask as the arguments say; print what was seen."""
+    parser = argparse.ArgumentParser(prog="python -m bench.load", description=main.__doc__)
+    parser.add_argument("port", type=int)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--users", type=int, default=10_000)
+    parser.add_argument("--list", type=int, default=0, help="how many questions in one request")
+    options = parser.parse_args()
+
+    def question(number: int) -> str:
+        user = number % options.users
+        return f'{{"attributes":{{"user":"{user}","path":"/api/search","method":"GET"}}}}'
+
+    def request(number: int) -> bytes:
+        if not options.list:
+            return post("/v1/check", question(number).encode())
+        first = number * options.list
+        questions = ",".join(question(first + each) for each in range(options.list))
+        return post("/v1/check", f"[{questions}]".encode())
+
+    async def run() -> Seen:
+        return await Crowd(request, options.seconds).ask("127.0.0.1", options.port, options.clients)
+
+    seen = uvloop.run(run())
+    json.dump({**asdict(seen), "per_second": seen.per_second}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

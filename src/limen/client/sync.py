@@ -1,0 +1,167 @@
+"""`Client`: asks a service, for threads. The asyncio twin is `limen.client.aio`."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Self, TypeVar
+
+from limen import fork
+from limen.client import questions
+from limen.client.desk import Flow
+from limen.client.http1 import Garbled, Response
+from limen.client.settings import away_of, validate
+from limen.client.slot import Kept, ServiceSlot
+from limen.client.sync_line import Line, Pool, Ticket
+from limen.model import Limit, OnError
+from limen.wire import Verdict
+
+T = TypeVar("T")
+
+
+class Client:
+    """Asks a limen service for decisions. Safe to share between threads.
+
+    ```python
+    client = Client("http://localhost:8080")
+    verdict = client.decide({"user": "42", "path": "/search"})
+    if not verdict:
+        print(f"come back in {verdict.retry_after} s")
+    ```
+
+    Decisions that wait at the same moment share one call. `timeout` is the seconds that a call may
+    take, whatever the service does; when it is over, `on_error` says who decides: `local` counts in
+    this process at its share of the limits, of which there are `instances`; `open` admits, `closed`
+    refuses. `verdict.degraded` says so.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout: float = 0.25,
+        on_error: OnError = "local",
+        instances: int = 1,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        settings = validate(url, token, timeout, on_error, instances, ssl_context)
+        self._address = settings.address
+        self._timeout = settings.timeout
+        self._desk = settings.desk
+        self._pool = Pool(settings.address, settings.context, settings.patience_s)
+        self._line = Line(self._ask_together)
+        self._kept = Kept(self._desk, self._run)
+        fork.watch(self)
+
+    def after_fork(self) -> None:
+        """Make anew what two processes must not share. Not for you to call."""
+        self._desk.begin()
+        self._pool.begin()
+        self._line.begin()
+
+    def decide(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
+        """Decide one request by the rules, and charge it when it is allowed.
+
+        `cost` is for rules that do not say what a request costs. Raises `InvalidInput` for
+        attributes or a cost that make no sense, and charges nothing then.
+        """
+        return self._decide(questions.by_rules(attributes, cost))
+
+    def check(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Verdict:
+        """Decide one request of `key` by limits of your own, and charge it when it is allowed.
+
+        Raises `InvalidInput` or `InvalidLimit` for arguments that make no sense.
+        """
+        return self._decide(self._desk.own(key, limits, cost))
+
+    def peek(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
+        """Say what `slot` would say, which is `decide` with slots, and charge nothing."""
+        return self._decide(questions.by_rules(attributes, cost, peek=True))
+
+    def usage(self, attributes: Mapping[str, str]) -> Verdict:
+        """Say where somebody stands; nothing is charged."""
+        return self._run(self._desk.usage(questions.by_rules(attributes, peek=True)))
+
+    def decide_many(self, requests: Iterable[Mapping[str, str]], *, cost: int = 1) -> list[Verdict]:
+        """Decide several requests in one call; above 1,000, or half a megabyte, in several.
+
+        Raises `InvalidInput`, which names the request by its number, when one makes no sense.
+        """
+        asked = questions.by_rules_each(requests, cost)
+        return self._run(self._desk.decide_many(asked), self._pool.exchange)
+
+    def refund(self, verdict: Verdict | str) -> bool:
+        """Give back what a verdict charged and is still counted; return whether there was any.
+
+        Takes the verdict or its `receipt`. Once: a second refund changes nothing. False too when
+        the service is away.
+        """
+        return self._run(self._desk.refund(verdict))
+
+    def settle(self, verdict: Verdict | str, actual: int | Mapping[str, int]) -> bool:
+        """Correct what a verdict charged, once, now that the real cost is known.
+
+        A number corrects what was charged at the `cost` of the call; a mapping such as
+        `{"tokens": 731}`, what rules charged by those attributes.
+        """
+        return self._run(self._desk.settle(verdict, actual))
+
+    def slot(self, attributes: Mapping[str, str], cost: int = 1) -> ServiceSlot:
+        """Return a slot to hold under the rules; used by `with`, it is held in there.
+
+        Raises `ServiceRefused` on entering when it is refused.
+        """
+        asked = questions.by_rules(attributes, cost)
+        return ServiceSlot(self._desk, self._run, self._kept, asked)
+
+    def close(self) -> None:
+        """Close the connections, and stop renewing slots."""
+        self._kept.close()
+        self._pool.close()
+        self._desk.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._address}>"
+
+    def _decide(self, asked: questions.Asked) -> Verdict:
+        if not self._desk.is_asking():
+            return self._desk.without(asked)
+        ticket = Ticket(asked, time.monotonic() + self._timeout)
+        return self._desk.told(asked, self._line.ask(ticket))
+
+    def _ask_together(self, tickets: list[Ticket], ends: float) -> None:
+        self._carry(self._desk.batch(tickets), self._pool.exchange, ends)
+
+    def _run(self, flow: Flow[T], exchange: Callable[[bytes, float], Response] | None = None) -> T:
+        ends = time.monotonic() + self._timeout
+        return self._carry(flow, exchange or self._pool.exchange_alone, ends)
+
+    def _carry(self, flow: Flow[T], exchange: Callable[[bytes, float], Response], ends: float) -> T:
+        """Carry the requests of a flow to the service, and what comes of them back."""
+        try:
+            request = next(flow)
+            while True:
+                began = time.monotonic()
+                try:
+                    response = exchange(self._desk.head.encode(request), ends)
+                except (OSError, Garbled, RuntimeError) as error:
+                    request = flow.throw(away_of(error, ends - began, self._timeout))
+                else:
+                    request = flow.send(response)
+        except StopIteration as done:
+            found: T = done.value
+            return found

@@ -1,0 +1,157 @@
+"""The tokens of a store, inside one transaction: what is there, and how one comes and goes.
+
+Knows tables and records; opens no connection, ends no transaction, and keeps no secret.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from msgspec import structs
+from sqlalchemy import Row, delete, func, insert, or_, select, true, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from limen.errors import InvalidInput, StoreError
+from limen.rules.stores.faults import NotPrepared
+from limen.rules.stores.ledger import Act, Ledger, State, state_in
+from limen.rules.stores.records import stamp, unstamped
+from limen.rules.stores.tables import STATE, TOKENS
+from limen.rules.stores.tokens import (
+    MAX_TOKENS,
+    ROLES,
+    Grant,
+    Token,
+    digest_of,
+    fingerprint,
+    id_of,
+    new_secret,
+)
+
+
+async def version(connection: AsyncConnection) -> int:
+    """Return the number that grows with every change to the tokens."""
+    found = await connection.scalar(select(STATE.c.tokens))
+    if found is None:
+        raise NotPrepared
+    return int(found)
+
+
+async def all_tokens(connection: AsyncConnection) -> list[Token]:
+    """Return the tokens, newest first."""
+    query = select(TOKENS).order_by(TOKENS.c.created_at.desc(), TOKENS.c.id)
+    return [_token(row) for row in await connection.execute(query)]
+
+
+async def state_and_tokens(connection: AsyncConnection) -> tuple[State, list[Token]]:
+    """Return the state, and the tokens as they were at that very moment."""
+    # In one query: between two, PostgreSQL may let a writer in.
+    query = select(
+        STATE.c.latest, STATE.c.active, STATE.c.audit_id, STATE.c.audit_hash, TOKENS
+    ).select_from(STATE.outerjoin(TOKENS, true()))
+    rows = (await connection.execute(query)).all()
+    if not rows:
+        raise NotPrepared
+    return state_in(rows[0]), [_token(row) for row in rows if row.id is not None]
+
+
+async def add(
+    connection: AsyncConnection, ledger: Ledger, granted: Grant, what: Act
+) -> tuple[Token, str]:
+    """Create a token; return it with its secret."""
+    await _make_room(connection, what.at)
+    secret = await _unused_secret(connection)
+    token = Token(
+        id=id_of(secret),
+        role=granted.role,
+        name=granted.name,
+        digest=digest_of(secret),
+        created_at=what.at,
+        created_by=what.author,
+        expires_at=granted.expires_at,
+    )
+    await connection.execute(
+        insert(TOKENS).values(
+            id=token.id,
+            digest=token.digest,
+            role=token.role,
+            name=token.name,
+            created_at=stamp(token.created_at),
+            created_by=token.created_by,
+            expires_at=None if token.expires_at is None else stamp(token.expires_at),
+        )
+    )
+    await _count_change(connection)
+    await ledger.note("token-create", str(token), what, fingerprint(token))
+    return token, secret
+
+
+async def revoke(connection: AsyncConnection, ledger: Ledger, id: str, what: Act) -> Token:
+    """End a token, unless it was revoked before. Raises `InvalidInput` when there is none such."""
+    row = (await connection.execute(select(TOKENS).where(TOKENS.c.id == id))).one_or_none()
+    if row is None:
+        raise InvalidInput(f"there is no token {id}; look at `limen token list`")
+    token = _token(row)
+    if token.revoked_at is not None:
+        return token
+    await connection.execute(
+        update(TOKENS)
+        .where(TOKENS.c.id == id)
+        .values(revoked_at=stamp(what.at), revoked_by=what.author)
+    )
+    await _count_change(connection)
+    named = structs.replace(what, comment=token.name)
+    await ledger.note("token-revoke", str(token), named, fingerprint(token))
+    return structs.replace(token, revoked_at=what.at, revoked_by=what.author)
+
+
+async def _make_room(connection: AsyncConnection, now: datetime) -> None:
+    """Remove the oldest that ended, when the store is full. The audit still tells of them."""
+    count = await connection.scalar(select(func.count()).select_from(TOKENS)) or 0
+    missing = count - MAX_TOKENS + 1
+    if missing <= 0:
+        return
+    has_ended = or_(TOKENS.c.revoked_at.is_not(None), TOKENS.c.expires_at <= stamp(now))
+    query = select(TOKENS.c.id).where(has_ended).order_by(TOKENS.c.created_at).limit(missing)
+    ended = (await connection.scalars(query)).all()
+    if len(ended) < missing:
+        raise InvalidInput(
+            f"there are {MAX_TOKENS:,} tokens already; revoke those that nobody needs, "
+            "or give new ones an expiry: see `limen token list`"
+        )
+    await connection.execute(delete(TOKENS).where(TOKENS.c.id.in_(ended)))
+
+
+async def _unused_secret(connection: AsyncConnection) -> str:
+    while True:
+        secret = new_secret()
+        taken = select(TOKENS.c.id).where(TOKENS.c.id == id_of(secret))
+        if await connection.scalar(taken) is None:
+            return secret
+
+
+async def _count_change(connection: AsyncConnection) -> None:
+    await connection.execute(update(STATE).values(tokens=STATE.c.tokens + 1))
+
+
+def _token(row: Row[Any]) -> Token:
+    if row.role not in ROLES:
+        raise _damaged(row)
+    try:
+        return Token(
+            id=row.id,
+            role=row.role,
+            name=row.name,
+            digest=row.digest,
+            created_at=unstamped(row.created_at),
+            created_by=row.created_by,
+            expires_at=None if row.expires_at is None else unstamped(row.expires_at),
+            revoked_at=None if row.revoked_at is None else unstamped(row.revoked_at),
+            revoked_by=row.revoked_by,
+        )
+    except ValueError:
+        raise _damaged(row) from None
+
+
+def _damaged(row: Row[Any]) -> StoreError:
+    return StoreError(f"token {row.id} is not what was created: restore a backup")

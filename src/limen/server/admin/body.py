@@ -1,0 +1,76 @@
+"""The body of a request, from bytes to plain data that can be kept. Knows no field.
+
+Stricter than Python's own reader: a key that stands twice, NaN, half a letter and what is nested
+without end are refused, since a rule set could not keep them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from limen.errors import shown
+from limen.server.exchange import Rejected
+
+MAX_DEPTH = 40
+
+
+def decoded(body: bytes) -> Any:
+    """Return what a body says, or raise `Rejected`: 400 for what is no JSON."""
+    try:
+        text = body.decode()
+        data = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
+    except UnicodeDecodeError:
+        raise _malformed("it is not text in UTF-8") from None
+    except json.JSONDecodeError as error:
+        what = f"{error.msg[:1].lower()}{error.msg[1:]}"
+        raise _malformed(f"{what}, in line {error.lineno}") from None
+    except (RecursionError, ValueError):
+        raise _malformed("it is nested too deep, or a number in it is too long") from None
+    _check_depth(data)
+    # Only an escape can bring half a letter into text that was UTF-8.
+    if "\\ud" in text or "\\uD" in text:
+        _check_letters(data)
+    return data
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _malformed(f"the key {shown(twice)} stands twice in one object")
+    return found
+
+
+def _no_number(word: str) -> NoReturn:
+    raise _malformed(f"{word} is not a number that JSON knows")
+
+
+def _check_depth(data: Any) -> None:
+    level = [data]
+    for _ in range(MAX_DEPTH):
+        level = (
+            [
+                inner
+                for each in level
+                for inner in (each.values() if isinstance(each, dict) else each)
+                if isinstance(inner, dict | list)
+            ]
+            if isinstance(data, dict | list)
+            else []
+        )
+        if not level:
+            return
+    raise _malformed(f"it is nested deeper than {MAX_DEPTH} levels")
+
+
+def _check_letters(data: Any) -> None:
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise _malformed(f"{shown(error.object[error.start])} is half a letter") from None
+
+
+def _malformed(reason: str) -> Rejected:
+    return Rejected(400, f"the body is not JSON: {reason}")

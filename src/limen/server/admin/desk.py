@@ -1,0 +1,150 @@
+"""Where changes to the rules are made: the books, and the news of what was written in them.
+
+One that changes everything says from which version; a small edit is made again when somebody else
+was faster. Every change has an author. Knows no paths and no statuses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from copy import deepcopy
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from limen.connect import target_of
+from limen.errors import Conflict, InvalidInput, LimenError
+from limen.rules.stores import Snapshot
+from limen.rules.stores.sql import SqlStore, StoredRuleSet
+from limen.rules.sync import RuleCache
+from limen.server.admin.edits import Document, Missing, Taken
+from limen.server.service import Service
+
+T = TypeVar("T")
+MAX_SUBJECT = 2_000
+"""How much the audit keeps of what an act was about."""
+_TRIES = 5
+_logger = logging.getLogger("limen.server")
+
+
+class Held(Struct, frozen=True):
+    """The rules that hold, and where they were found."""
+
+    document: Mapping[str, Any]
+    version: int | None
+    """None when they are in a file."""
+    stored: StoredRuleSet | None = None
+    """All that is known of the version; None for a file, or when there is none."""
+
+
+class Desk:
+    """Reads and changes the rules of one service."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the rules are in a file, which is not changed here."""
+        return self.service.place.rules_file is not None
+
+    async def held(self) -> Held:
+        """Return the rules that hold."""
+        if self.is_file:
+            return Held(self.service.engine.rules.document, None)
+        stored = await self.ask(lambda books: books.active())
+        if stored is None:
+            return Held({"rules": []}, 0)
+        return Held(stored.document or {}, stored.version, stored)
+
+    async def latest(self) -> int:
+        """Return the newest version, active or not; 0 when there is none."""
+        found = await self.ask(lambda books: books.history(1))
+        return found[0].version if found else 0
+
+    async def version(self, number: int) -> StoredRuleSet:
+        """Return one version. Raises `Missing`."""
+        if self.is_file:
+            raise Missing("the rules are in a file, which keeps no versions")
+        try:
+            return await self.ask(lambda books: books.get(number))
+        except InvalidInput as error:
+            raise Missing(str(error)) from None
+
+    async def history(self, limit: int, before: int | None) -> list[StoredRuleSet]:
+        """Return versions without their documents, the newest first."""
+        if self.is_file:
+            return []
+        return await self.ask(lambda books: books.history(limit, before))
+
+    async def change(self, work: Callable[[SqlStore], Awaitable[StoredRuleSet]]) -> StoredRuleSet:
+        """Change the rules, and let every process know. Raises `Taken` when they are in a file."""
+        self._refuse_file()
+        stored = await self.ask(work)
+        await self._announce(stored)
+        return stored
+
+    async def edit(
+        self, author: str, comment: str, make: Callable[[Document], None]
+    ) -> StoredRuleSet:
+        """Change something small in the active rules, whatever others save meanwhile."""
+        self._refuse_file()
+
+        async def work(books: SqlStore) -> StoredRuleSet:
+            # The newest first: a version that is saved in between is then a conflict, and not lost.
+            newest = await books.history(1)
+            active = await books.active()
+            document = deepcopy(active.document or {}) if active else {"rules": []}
+            make(document)
+            base = newest[0].version if newest else 0
+            return await books.save(document, author=author, comment=comment, base=base)
+
+        for _ in range(_TRIES - 1):
+            try:
+                return await self.change(work)
+            except Conflict:
+                continue
+        return await self.change(work)
+
+    async def ask(self, work: Callable[[SqlStore], Awaitable[T]]) -> T:
+        """Let some work use the books, beside the loop: ten thousand rules take a while."""
+        books = self.service.books
+
+        async def run() -> T:
+            return await work(books)
+
+        return await asyncio.to_thread(lambda: asyncio.run(run()))
+
+    async def tell(self, work: Callable[[RuleCache], Awaitable[T]]) -> T:
+        """Let some work use the Redis that all processes share, which has to be there."""
+        service = self.service
+        assert service.redis is not None
+        target = target_of(service.redis, asynchronous=True)
+        cache = RuleCache(target, service.settings.namespace)
+        try:
+            return await work(cache)
+        finally:
+            cache.close()
+
+    def _refuse_file(self) -> None:
+        file = self.service.place.rules_file
+        if file is not None:
+            raise Taken(f"the rules are in a file, {file.name}: change the file")
+
+    async def _announce(self, stored: StoredRuleSet) -> None:
+        """Let every process know. Not to reach them is no failure: they look for themselves."""
+        if self.service.redis is None or not stored.active:
+            return
+        snapshot = Snapshot(str(stored.version), stored.document or {})
+
+        async def work(cache: RuleCache) -> None:
+            if not await cache.write(snapshot):
+                # An old version that holds again: it takes the place of a newer one on purpose.
+                await cache.write(snapshot, seen=(await cache.look()).version)
+
+        try:
+            await self.tell(work)
+        except LimenError as error:
+            _logger.warning("version %d is saved, and not announced: %s", stored.version, error)

@@ -1,0 +1,179 @@
+"""`/instances`, `/kill-switch`, `/stats`, `/audit`: what runs, and who did what."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Query, Request
+from msgspec import structs
+
+from limen.errors import InvalidInput, LimenError, StoreError, shown
+from limen.rules.findings import did_you_mean
+from limen.rules.sync import Switch, SwitchFile
+from limen.rules.sync.switch import encode, turned_off, turned_on
+from limen.server.admin.answers import (
+    Audit,
+    AuditEntry,
+    InstanceOf,
+    Instances,
+    KillSwitch,
+    Reached,
+    Stats,
+    Turned,
+    Verified,
+)
+from limen.server.admin.desk import MAX_SUBJECT, Desk
+from limen.server.admin.guard import Door, caller_of
+from limen.server.admin.kinds import PageSize, VersionOrNone
+from limen.server.admin.questions import ToTurn
+
+_WORDS = ("all", "off")
+"""What the file of the switch says for itself, and so not for a rule of that name."""
+_logger = logging.getLogger("limen.server")
+
+
+class Fleet:
+    """Answers what is asked of running processes."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._service = desk.service
+
+    async def list_instances(self) -> Instances:
+        """List the processes that enforce rules, and which rules. Without Redis, this one alone."""
+        service = self._service
+        if service.redis is not None:
+            found = await self._desk.tell(lambda cache: cache.instances())
+            told = [InstanceOf(**structs.asdict(each)) for each in found]
+            return Instances(shared=True, instances=told)
+        status = service.follower.status
+        this = InstanceOf(
+            id=service.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=status.version,
+            source=status.source,
+            started_at=service.counts.since,
+        )
+        return Instances(shared=False, instances=[this])
+
+    async def get_kill_switch(self) -> KillSwitch:
+        """Say how the kill switch of this host stands."""
+        file = SwitchFile(self._service.place.folder)
+        return KillSwitch(**_switch(await asyncio.to_thread(file.read)))
+
+    async def turn_kill_switch(self, request: Request, asked: ToTurn) -> Turned:
+        """Let all rules, or some, refuse nobody; or let them do so again. They go on counting and
+        reporting. Every process of this host follows within a second, and with Redis those of every
+        host."""
+        self._check_names(asked)
+        by = caller_of(request).name
+        switch = turned_on(asked.rules, by) if asked.on else turned_off(by)
+        file = SwitchFile(self._service.place.folder)
+        await asyncio.to_thread(file.write, switch)
+        reached = await self._reach(switch)
+        audited = await self._note(switch, by, asked.comment)
+        return Turned(**_switch(switch), other_hosts=reached, audited=audited)
+
+    async def get_stats(self) -> Stats:
+        """Say what this process has decided since it started, and how it is. With several
+        processes, each counts by itself, and another may answer the next time."""
+        service = self._service
+        counts = service.counts
+        return Stats(
+            instance=service.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            since=counts.since,
+            allowed=counts.allowed,
+            refused=counts.refused,
+            degraded=counts.degraded,
+            refused_by=dict(counts.refused_by),
+            health=msgspec.to_builtins(service.health),
+        )
+
+    async def list_audit(
+        self,
+        limit: Annotated[PageSize, Query(description="How many.")] = 50,
+        before: Annotated[
+            VersionOrNone | None, Query(description="Only those before this row, to go on.")
+        ] = None,
+    ) -> Audit:
+        """List who did what, the newest first."""
+        rows = await self._service.books.audit(limit, before)
+        return Audit(rows=[AuditEntry(**_row(structs.asdict(row))) for row in rows])
+
+    async def verify_audit(self) -> Verified:
+        """Say whether rules, tokens and audit are as limen wrote them. All of it is read."""
+        books = self._service.books
+        try:
+            await self._desk.ask(lambda books: books.verify_audit())
+        except StoreError as error:
+            # A database that is away says nothing about what is in it.
+            await books.version()
+            return Verified(holds=False, problem=str(error))
+        return Verified(holds=True, problem=None)
+
+    def _check_names(self, asked: ToTurn) -> None:
+        if asked.rules and not asked.on:
+            raise InvalidInput("rules: the switch is turned off for all rules; leave the names out")
+        known = [rule.name for rule in self._service.engine.rules.rules]
+        for number, name in enumerate(asked.rules):
+            if name not in known:
+                hint = did_you_mean(name, known)
+                raise InvalidInput(f"rules[{number}]: there is no rule {shown(name)}{hint}")
+            if name in _WORDS:
+                raise InvalidInput(
+                    f"rules[{number}]: a rule that is called {name!r} cannot be switched by name"
+                )
+
+    async def _reach(self, switch: Switch) -> Reached:
+        if self._service.redis is None:
+            return "none"
+        try:
+            await self._desk.tell(lambda cache: cache.turn_switch(encode(switch)))
+        except LimenError as error:
+            _logger.warning("the kill switch is turned here, and not for other hosts: %s", error)
+            return "not reached"
+        return "reached"
+
+    async def _note(self, switch: Switch, by: str, comment: str) -> bool:
+        try:
+            subject = str(switch)[:MAX_SUBJECT]
+            await self._service.books.record("kill-switch", subject, by, comment)
+        except StoreError as error:
+            # It is for emergencies, and a database may be one.
+            _logger.warning("the kill switch is turned by %s, and not in the audit: %s", by, error)
+            return False
+        return True
+
+
+def install(door: Door, desk: Desk) -> None:
+    """Add the routes."""
+    fleet = Fleet(desk)
+    door.add("viewer", "GET", "/instances", fleet.list_instances, also=(503,))
+    door.add("viewer", "GET", "/kill-switch", fleet.get_kill_switch, also=(503,))
+    door.add("editor", "PUT", "/kill-switch", fleet.turn_kill_switch, also=(503,))
+    door.add("viewer", "GET", "/stats", fleet.get_stats)
+    door.add("viewer", "GET", "/audit", fleet.list_audit, also=(503,))
+    door.add("viewer", "POST", "/audit/verify", fleet.verify_audit, also=(503,))
+
+
+def _switch(switch: Switch) -> dict[str, Any]:
+    return {
+        "on": switch.is_on,
+        "all": switch.all,
+        "rules": list(switch.rules),
+        "at": switch.at,
+        "by": switch.by,
+    }
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    del row["digest"]
+    return row

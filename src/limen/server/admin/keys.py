@@ -1,0 +1,91 @@
+"""`/explain` and `/keys`: what the rules say to a request, where a key stands, and a new start."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+
+from limen.errors import InvalidInput
+from limen.rules.explain import Account, attributes, explain
+from limen.rules.findings import did_you_mean
+from limen.server import answers
+from limen.server.admin import edits
+from limen.server.admin.answers import Condition, Explained, RuleAccount, WasReset
+from limen.server.admin.desk import MAX_SUBJECT, Desk
+from limen.server.admin.guard import Door, caller_of
+from limen.server.admin.questions import ToExplain, ToInspect, ToReset
+from limen.server.openapi import content
+
+
+class Keys:
+    """Answers what is asked of a single request or key."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._service = desk.service
+
+    async def explain_request(self, request: Request, asked: ToExplain) -> Explained:
+        """Say of every rule whether it applies to a request, and why. Nothing is charged."""
+        rules = self._service.engine.rules
+        found = await asyncio.to_thread(explain, rules, asked.attributes, time.time())
+        return Explained(
+            version=rules.version,
+            exempt=[each.name for each in found.exempt],
+            unused=sorted(asked.attributes.keys() - attributes(rules)),
+            rules=[_account(each) for each in found.accounts],
+            verdict=msgspec.to_builtins(await self._peek(request, asked.attributes, asked.cost)),
+        )
+
+    async def inspect_key(self, request: Request, asked: ToInspect) -> Response:
+        """Say where a key stands under every limit. The answer is that of `/v1/usage`, and nothing
+        is charged."""
+        said = await self._peek(request, asked.attributes, 1)
+        return Response(msgspec.json.encode(said), media_type="application/json")
+
+    async def reset_key(self, request: Request, asked: ToReset) -> WasReset:
+        """Forget what was counted for a request, under every rule that it meets or only one."""
+        service, rule = self._service, asked.rule
+        names = [each.name for each in service.engine.rules.rules]
+        if rule is not None and rule not in names:
+            raise InvalidInput(f"rule: there is no rule {rule!r}{did_you_mean(rule, names)}")
+        found = service.engine.ask(asked.attributes, slots=True).found.applied
+        met = [each.rule.name for each in found if each.checks and rule in (None, each.rule.name)]
+        if not met:
+            return WasReset(rules=[])
+        # Written down before it is done, and not before it can be: nobody resets past the audit.
+        await service.limiter.ping()
+        subject = f"rule {', '.join(met)}; {edits.told(asked.attributes)}"[:MAX_SUBJECT]
+        author = caller_of(request).name
+        await service.books.record("reset", subject, author, asked.comment)
+        return WasReset(rules=list(await service.engine.reset(asked.attributes, rule)))
+
+    async def _peek(self, request: Request, facts: dict[str, str], cost: int) -> Any:
+        verdict = await self._service.engine.peek(facts, cost)
+        id_ = request.scope.get("limen_id", "")
+        return answers.of_verdict(verdict, id_, self._service.receipts)
+
+
+def install(door: Door, desk: Desk) -> None:
+    """Add the routes."""
+    keys = Keys(desk)
+    door.add("viewer", "POST", "/explain", keys.explain_request)
+    verdict = {"responses": {"200": content("Verdict", "Where the key stands.")}}
+    door.add("viewer", "POST", "/keys/inspect", keys.inspect_key, extra=verdict)
+    door.add("editor", "POST", "/keys/reset", keys.reset_key, also=(503,))
+
+
+def _account(account: Account) -> RuleAccount:
+    return RuleAccount(
+        rule=account.rule.name,
+        mode=account.rule.mode,
+        applies=account.applies,
+        because=account.obstacle,
+        conditions=[
+            Condition(attribute=each.attribute, asked=each.asked, got=each.got, holds=each.holds)
+            for each in account.tests
+        ],
+    )

@@ -1,0 +1,61 @@
+"""The kinds of values that the administration takes and gives, and how each is described."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+)
+
+from limen.rules.stores.records import MAX_VERSION
+from limen.server.openapi import REFERENCE
+
+_MAX_DIGITS = 10
+
+
+class Model(BaseModel):
+    """Plain data with these fields and no others, each of just this type."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+    )
+
+
+def refer(name: str) -> WithJsonSchema:
+    """Describe a field by a schema that is made elsewhere."""
+    return WithJsonSchema({REFERENCE: name})
+
+
+def _whole(value: Any) -> Any:
+    """Read digits, and nothing else that Python takes for a number, such as `1_0`."""
+    if not isinstance(value, str):
+        return value
+    if not value.isascii() or not value.isdigit() or len(value) > _MAX_DIGITS:
+        raise ValueError("expected a whole number")
+    return int(value)
+
+
+Version = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=MAX_VERSION)]
+"""The number of a version, in an address."""
+VersionOrNone = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MAX_VERSION)]
+"""The number of a version, or 0 for none, in an address."""
+PageSize = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1_000)]
+Comment = Annotated[str, Field(strict=True, max_length=2_000)]
+Document = Annotated[dict[str, Any], refer("RuleSet")]
+Facts = Annotated[
+    dict[
+        Annotated[str, StringConstraints(min_length=1, max_length=100)],
+        Annotated[str, StringConstraints(max_length=4_096)],
+    ],
+    Field(max_length=100),
+]
+"""What is known of a request, as `/v1/check` takes it."""
+TokenId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8}$")]
+RuleName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+Mode = Literal["enforce", "shadow", "off", "block"]

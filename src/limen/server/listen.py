@@ -1,0 +1,101 @@
+"""Where a server listens, and the certificate that it shows there. Knows nothing of HTTP."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+import sys
+from pathlib import Path
+
+from limen.errors import ConfigurationError, shown
+
+BACKLOG = 2_048
+"""How many clients the kernel lets in that nobody has accepted yet."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; `host` may be an address of IPv4 or IPv6, or a name.
+
+    From now on the kernel lets clients connect; they wait until the app is ready. `::` takes IPv4
+    as well. Raises `ConfigurationError`.
+    """
+    host = host.removeprefix("[").removesuffix("]")
+    if not 0 <= port <= 65_535:
+        raise ConfigurationError(f"a port is a number from 0 to 65535, got {shown(port)}")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError):
+        raise ConfigurationError(
+            f"cannot listen on {shown(host)}: no such host; give an address of this one, "
+            "such as 127.0.0.1, or 0.0.0.0 for all"
+        ) from None
+    # A name such as localhost often means both kinds; more programs try the older one.
+    family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(_reason(error, host, port)) from None
+    listener.setblocking(False)
+    return listener
+
+
+def _reason(error: OSError, host: str, port: int) -> str:
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        show = f"ss -ltnp 'sport = :{port}'" if sys.platform == "linux" else f"lsof -i :{port}"
+        return (
+            f"{where} is in use by another program: stop that (`{show}` names it), "
+            "or choose another port"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return (
+            f"this user may not listen on {where}: choose a port above 1023, "
+            "or grant CAP_NET_BIND_SERVICE"
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"cannot listen on {where}: {host} is no address of this host"
+    return f"cannot listen on {where}: {error.strerror or error}"
+
+
+class Tls:
+    """The certificate of a server, which can be replaced while it serves.
+
+    Connections keep the one that they began with. Raises `ConfigurationError`.
+    """
+
+    def __init__(self, certificate: str | Path, key: str | Path) -> None:
+        self._certificate = Path(certificate)
+        self._key = Path(key)
+        self.context: ssl.SSLContext = self._load()
+
+    def reload(self) -> None:
+        """Load the files anew. When they are wrong the old certificate stays, and it raises."""
+        # Into another one first: half a change would be one that no client accepts.
+        self._load()
+        self._load(self.context)
+
+    def _load(self, context: ssl.SSLContext | None = None) -> ssl.SSLContext:
+        context = context or ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        for file in (self._certificate, self._key):
+            try:
+                file.read_bytes()
+            except OSError as error:
+                raise ConfigurationError(f"TLS: cannot read {file}: {error.strerror}") from None
+        try:
+            # Asked for a password, it has none; else OpenSSL would ask the terminal.
+            context.load_cert_chain(self._certificate, self._key, password=lambda: "")
+        except (ssl.SSLError, ValueError):
+            raise ConfigurationError(
+                f"TLS: {self._certificate} and {self._key} are no certificate and its private "
+                "key, both in PEM and the key without a password"
+            ) from None
+        return context

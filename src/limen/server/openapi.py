@@ -1,0 +1,322 @@
+"""The description of the whole service: `/openapi.json`, and a page of it for people.
+
+What FastAPI knows of `/admin/v1` is joined with the decisions of `/v1`, whose messages describe
+themselves. The page is made here, of text alone: it needs nothing from elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from html import escape
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from limen import wire
+from limen.http.problem import CONTENT_TYPE
+from limen.rules.spec import json_schema
+from limen.server.service import Health
+from limen.server.settings import Settings
+
+SCHEME = "token"
+"""What the description calls the way in."""
+REFERENCE = "x-limen-schema"
+"""Stands in a schema for one that is made here."""
+QUERY_OF_ATTRIBUTES: dict[str, Any] = {
+    "name": "attributes",
+    "in": "query",
+    "description": "Attributes by their names, each once: `?user=42&path=/search`.",
+    "style": "form",
+    "explode": True,
+    "schema": {
+        "type": "object",
+        "maxProperties": 100,
+        "additionalProperties": {"type": "string"},
+    },
+    "example": {"user": "42"},
+}
+
+_DESCRIPTION = """
+Decides, for every request, whether it may pass; and keeps the rules by which it does.
+
+Times are seconds, or ISO 8601. Every error is `application/problem+json`, and says what to do.
+"""
+_ERRORS = {
+    400: "The body is not JSON.",
+    401: "There is no token, or none that holds.",
+    403: "The role of the token is too low.",
+    404: "There is no such thing.",
+    409: "It cannot be changed as things stand: they were changed meanwhile, or are elsewhere.",
+    413: "The body is too long.",
+    422: "The request is not as it should be. `problems` says what, and where.",
+    503: "The database or the store is away. Nothing was changed.",
+}
+_HEADERS = {
+    401: ("WWW-Authenticate", {"type": "string"}),
+    503: ("Retry-After", {"type": "integer", "minimum": 1}),
+}
+_PROBLEM = {
+    "type": "object",
+    "description": "What went wrong (RFC 9457).",
+    "required": ["title", "status"],
+    "properties": {
+        "type": {"type": "string", "description": "Absent: `about:blank`."},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string", "description": "What to do about it."},
+        "instance": {"type": "string", "description": "The id of the request, as logs have it."},
+        "problems": {
+            "type": "array",
+            "description": "All that is wrong with a body or with rules.",
+            "items": {
+                "type": "object",
+                "required": ["path", "message"],
+                "properties": {"path": {"type": "string"}, "message": {"type": "string"}},
+            },
+        },
+    },
+}
+_MESSAGES = (
+    wire.Question,
+    wire.Verdict,
+    wire.SlotQuestion,
+    wire.SlotVerdict,
+    wire.RefundQuestion,
+    wire.SettleQuestion,
+    wire.Done,
+    Health,
+)
+_QUESTION = {"attributes": {"user": "42", "path": "/search"}, "cost": 1}
+_OWN = {"key": "user:42", "limits": "100/minute; 1000/day"}
+_RECEIPT = "aG93IG11Y2ggd2FzIGNoYXJnZWQ"
+
+
+def errors(statuses: Iterable[int]) -> dict[int, dict[str, Any]]:
+    """Describe the answers to what went wrong, by their statuses."""
+    found = {}
+    for status in sorted(statuses):
+        found[status] = content("Problem", _ERRORS[status], CONTENT_TYPE)
+        if status in _HEADERS:
+            name, schema = _HEADERS[status]
+            found[status]["headers"] = {name: {"schema": schema}}
+    return found
+
+
+def content(schema: str, description: str, kind: str = "application/json") -> dict[str, Any]:
+    """Describe an answer by the name of its schema."""
+    return {"description": description, "content": {kind: {"schema": _ref(schema)}}}
+
+
+def describe(app: FastAPI, settings: Settings) -> dict[str, Any]:
+    """Return the description of the service, as the settings have it."""
+    whole = get_openapi(
+        title=app.title, version=app.version, description=_DESCRIPTION.strip(), routes=app.routes
+    )
+    whole["paths"] = {**_health(), **_decisions(settings), **whole["paths"]}
+    components = whole.setdefault("components", {})
+    components["schemas"] = {**components.get("schemas", {}), **_schemas()}
+    components["securitySchemes"] = {
+        SCHEME: {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A token, whose role says how much it may: check asks under `/v1`; "
+            "viewer looks, editor changes rules and keys, admin tokens too.",
+        }
+    }
+    found: dict[str, Any] = json.loads(json.dumps(whole), object_hook=_resolved)
+    return found
+
+
+def page(description: dict[str, Any]) -> str:
+    """Return the description as a page for people, in HTML."""
+    return "".join(_page(description))
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _resolved(value: dict[str, Any]) -> dict[str, Any]:
+    name = value.get(REFERENCE)
+    if name is None:
+        return value
+    more = {key: inner for key, inner in value.items() if key in ("description", "title")}
+    return {**_ref(name), **more}
+
+
+def _schemas() -> dict[str, Any]:
+    _, messages = msgspec.json.schema_components(
+        _MESSAGES, ref_template="#/components/schemas/{name}"
+    )
+    written = json.dumps(json_schema()).replace("#/$defs/", "#/components/schemas/")
+    rules = json.loads(written)
+    parts = rules.pop("$defs")
+    del rules["$schema"]
+    return {**messages, **parts, "RuleSet": rules, "Problem": _PROBLEM}
+
+
+def _health() -> dict[str, Any]:
+    ok = {"type": "object", "required": ["status"], "properties": {"status": {"const": "ok"}}}
+    alive = {"description": "It is.", "content": {"application/json": {"schema": ok}}}
+    return {
+        "/healthz": {"get": _operation("Say whether the process is alive", "health", {200: alive})},
+        "/readyz": {
+            "get": _operation(
+                "Say whether the process can decide, by which rules, and what does not work",
+                "health",
+                {
+                    200: content("Health", "It can, perhaps without something it should have."),
+                    503: content("Health", "It has no rules yet."),
+                },
+            )
+        },
+    }
+
+
+def _decisions(settings: Settings) -> dict[str, Any]:
+    way: list[dict[str, list[str]]] = [{SCHEME: ["check"]}]
+    if settings.checks_are_open:
+        way.append({})
+
+    def decides(summary: str, answer: dict[str, Any], *also: int, **more: Any) -> dict[str, Any]:
+        told = {200: answer, **errors({401, 403, 422, *also})}
+        return _operation(summary, "decisions", told, security=way, **more)
+
+    def asks(
+        name: str, summary: str, answer: dict[str, Any], *examples: Any, schema: Any = None
+    ) -> dict[str, Any]:
+        body = _body(schema or _ref(name), *examples)
+        return {"post": decides(summary, answer, 400, 413, requestBody=body)}
+
+    done = content("Done", "Whether anything changed.")
+    one, most = _ref("Question"), settings.http.max_batch
+    verdicts = {"anyOf": [_ref("Verdict"), {"type": "array", "items": _ref("Verdict")}]}
+    decided = {
+        "description": "The verdict, also when it is a refusal; a list of them for a list.",
+        "content": {"application/json": {"schema": verdicts}},
+    }
+    slot = {
+        "name": "slot",
+        "in": "path",
+        "required": True,
+        "description": "What `/v1/slots` gave.",
+        "schema": {"type": "string", "minLength": 1},
+    }
+    either = {"anyOf": [one, {"type": "array", "items": one, "maxItems": most}]}
+    return {
+        "/v1/check": asks(
+            "check",
+            "Decide a request, or a list of them; who is allowed is charged",
+            decided,
+            _QUESTION,
+            _OWN,
+            [_QUESTION, {**_QUESTION, "peek": True}],
+            schema=either,
+        ),
+        "/v1/refund": asks(
+            "RefundQuestion", "Give back what a verdict charged", done, {"receipt": _RECEIPT}
+        ),
+        "/v1/settle": asks(
+            "SettleQuestion",
+            "Correct what a verdict charged, now that the real cost is known",
+            done,
+            {"receipt": _RECEIPT, "actual": {"tokens": 731}},
+        ),
+        "/v1/usage": {
+            "get": decides(
+                "Say where somebody stands, and charge nothing",
+                content("Verdict", "What `/v1/check` would say."),
+                parameters=[QUERY_OF_ATTRIBUTES],
+            )
+        },
+        "/v1/slots": asks(
+            "SlotQuestion",
+            "Take a place under every rule that asks for one, and charge the others",
+            content("SlotVerdict", "The verdict, and the slot if there is one."),
+            {"attributes": {"user": "42", "path": "/export"}},
+            {"key": "user:42", "concurrency": {"slots": 3, "lease": 60}},
+        ),
+        "/v1/slots/{slot}": {
+            "parameters": [slot],
+            "post": decides("Lengthen the lease of a slot to a full one", done, 503),
+            "delete": decides("Free the places of a slot", done, 503),
+        },
+    }
+
+
+def _operation(
+    summary: str, tag: str, responses: dict[int, dict[str, Any]], **more: Any
+) -> dict[str, Any]:
+    told = {str(status): response for status, response in responses.items()}
+    return {"summary": summary, "tags": [tag], "responses": told, **more}
+
+
+def _body(schema: dict[str, Any], *examples: Any) -> dict[str, Any]:
+    named = {str(number): {"value": value} for number, value in enumerate(examples, 1)}
+    kind = {"schema": schema, "examples": named}
+    return {"required": True, "content": {"application/json": kind}}
+
+
+def _page(description: dict[str, Any]) -> Iterator[str]:
+    info = description["info"]
+    yield (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{escape(info['title'])}: the API</title><style>{_STYLE}</style></head><body>"
+        f"<h1>{escape(info['title'])} <small>{escape(info['version'])}</small></h1>"
+        f"<p>{escape(info['description'])}</p>"
+        '<p>For programs: <a href="/openapi.json">openapi.json</a></p>'
+    )
+    tag = None
+    for path, operations in description["paths"].items():
+        shared = operations.get("parameters", [])
+        for method, operation in operations.items():
+            if method == "parameters":
+                continue
+            if operation["tags"][0] != tag:
+                tag = operation["tags"][0]
+                yield f"<h2>{escape(tag)}</h2>"
+            yield from _section(path, method.upper(), operation, shared)
+    yield "</body></html>"
+
+
+def _section(path: str, method: str, operation: dict[str, Any], shared: list[Any]) -> Iterator[str]:
+    ways = operation.get("security", [{}])
+    roles = [role for way in ways for role in way.get(SCHEME, [])]
+    whom = "no token needed" if {} in ways else f"role {', '.join(roles)}"
+    yield (
+        f"<details><summary><b>{method}</b> <code>{escape(path)}</code> "
+        f"{escape(operation['summary'])} <small>{whom}</small></summary>"
+    )
+    if operation.get("description"):
+        yield f"<p>{escape(operation['description'])}</p>"
+    rows = [
+        (each["name"], each["in"], each.get("description", ""))
+        for each in (*shared, *operation.get("parameters", []))
+    ]
+    yield from _table(rows)
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    if body:
+        yield f"<p>body</p><pre>{escape(json.dumps(body['schema'], indent=2))}</pre>"
+    for example in body.get("examples", {}).values():
+        yield f"<pre>{escape(json.dumps(example['value'], indent=2))}</pre>"
+    yield from _table(
+        [(status, told["description"]) for status, told in operation["responses"].items()]
+    )
+    yield "</details>"
+
+
+def _table(rows: list[Any]) -> Iterator[str]:
+    if rows:
+        cells = ["".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows]
+        yield f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "small{color:#666}details{margin:.3rem 0}summary{cursor:pointer}td{padding:.1rem 1rem .1rem 0}"
+    "pre{background:#f4f4f4;padding:.5rem;overflow:auto}"
+)

@@ -1,0 +1,388 @@
+"""HTTP on a socket: uvicorn's protocol, with the limits on time and size that it lacks.
+
+Owns deadlines, the size of a request's head, what a client is told that keeps to neither, and how
+connections end when the server does. Knows nothing of what is served, of signals or of processes.
+
+No request has a timer: each connection holds one number, its deadline, and one look round twice a
+second finds those whose time is over. Some of uvicorn's methods are replaced whole, since they
+start timers, or make objects of classes of their own; tests/server/test_protocol.py holds on to
+what is relied on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from email.utils import formatdate
+from math import inf
+from typing import Any
+from urllib.parse import unquote
+
+import httptools
+from msgspec import Struct
+from uvicorn import Config
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+from uvicorn.server import ServerState
+
+from limen.server.cycle import Cycle, Refused
+
+MAX_HEADERS = 100
+"""How many headers a request may have."""
+MAX_PIPELINED = 256
+"""How many requests may wait on one connection for those before them."""
+GRACE_S = 1.0
+"""How long an idle connection is kept while the server ends: a request may be on its way."""
+_LINGER_S = 1.0
+_LOOK_S = 0.5
+_TOO_LATE = "The request did not arrive in time."
+_TOO_LARGE = "The request line and the headers are larger than {:,} bytes."
+_TOO_MANY = f"There are more than {MAX_HEADERS} headers."
+_TOO_DEEP = f"More than {MAX_PIPELINED} requests wait for an answer on this connection."
+_NO_UPGRADE = "A request with a body cannot ask for another protocol; send it without Upgrade."
+_MALFORMED = "This is not HTTP/1.1 as RFC 9112 has it."
+_logger = logging.getLogger("limen.server")
+
+
+class Limits(Struct, frozen=True):
+    """What a client may take: seconds and bytes."""
+
+    max_header: int = 16_384
+    """The bytes of the request line and the headers together; more is answered by 431."""
+    read_timeout: float = 10.0
+    """From the first byte of a request to its last, however they trickle in; then 408."""
+    keep_alive: float = 75.0
+    """How long a connection may be idle between two requests."""
+    write_timeout: float = 30.0
+    """How long a client may leave lie what was sent to it."""
+    drain_timeout: float = 30.0
+    """How long requests under way may take when the server ends."""
+
+
+class Connections:
+    """All connections of a server, and the one timer that looks after them."""
+
+    def __init__(self, config: Config, limits: Limits, app_state: dict[str, Any]) -> None:
+        self.limits: Limits = limits
+        self.is_draining = False
+        self.idle_s: float = limits.keep_alive
+        """How long a connection that has nothing to do is kept."""
+        # Deadlines shorter than the default ones are looked at more often.
+        shortest = min(limits.read_timeout, limits.keep_alive, limits.write_timeout)
+        self.look_s: float = max(min(_LOOK_S, shortest / 4), 0.01)
+        self._config = config
+        self._app_state = app_state
+        self._loop = asyncio.get_running_loop()
+        self._state = ServerState()
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_round()
+
+    def __len__(self) -> int:
+        return len(self._state.connections)
+
+    def make(self) -> Connection:
+        """Return what speaks HTTP on a new connection; a loop calls it."""
+        return Connection(self._config, self._state, self._app_state, self._loop, self)
+
+    def drain(self) -> None:
+        """Let every connection end as soon as nobody waits for an answer on it."""
+        self.is_draining = True
+        self.idle_s = min(self.idle_s, GRACE_S)
+        for connection in self._all():
+            connection.shutdown()
+
+    async def wait_until_done(self) -> None:
+        """Return when there are no connections left, and nothing that was begun on one."""
+        # To be told of it would cost every request something, for the sake of the last.
+        while self._state.connections or self._state.tasks:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+    async def cut(self) -> None:
+        """End every connection now, and call off whatever still runs for one."""
+        for connection in self._all():
+            connection.transport.abort()
+        await asyncio.sleep(0.02)  # who is told that the client has gone may end in peace
+        tasks = list(self._state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+
+    def close(self) -> None:
+        """Look after them no longer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _all(self) -> list[Connection]:
+        return [each for each in self._state.connections if isinstance(each, Connection)]
+
+    def _look_round(self) -> None:
+        self._timer = self._loop.call_later(self.look_s, self._look_round)
+        date = formatdate(time.time(), usegmt=True).encode()
+        self._state.default_headers = [(b"date", date)]
+        now = self._loop.time()
+        for connection in self._all():
+            connection.look(now)
+
+
+class Connection(HttpToolsProtocol):
+    """One connection, which is looked at from time to time and closed when its time is over."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        loop: asyncio.AbstractEventLoop,
+        shared: Connections,
+    ) -> None:
+        super().__init__(config, server_state, app_state, loop)
+        self.logger = _logger
+        self.access_log = False
+        self._shared = shared
+        self._max_header = shared.limits.max_header
+        self._read_timeout = shared.limits.read_timeout
+        self._deadline = inf
+        """When to give up on the client: it has to send, or to ask for something, until then."""
+        self._unsent_since = inf
+        self._is_reading = False
+        """Whether a request has begun to arrive, and not all of it is there."""
+        self._is_in_head = False
+        """Whether it is its head that arrives: until it ends there is no cycle for it."""
+        self._is_deaf = False
+        """Whether what still comes is thrown away, because the last answer is decided."""
+        self._running: RequestResponseCycle | None = None
+        """The request whose turn it is; `cycle` is the newest."""
+        # The size of a head is known only when it is over, so until then packets are counted: the
+        # one in which it began, and those that since brought neither a body nor an end.
+        self._packet = self._first_packet = self._more_packets = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
+        """Begin: the first request has to come as soon as the rest of one would."""
+        super().connection_made(transport)
+        self._deadline = self.loop.time() + self._read_timeout
+        if self._shared.is_draining:
+            self.shutdown()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End: tell the app, also where a later request waits behind the one it works on."""
+        super().connection_lost(exc)
+        if self._running is not None:
+            if not self._running.response_complete:
+                self._running.disconnected = True
+            self._running.message_event.set()
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]  # uvicorn never keeps it open
+        """Answer a client that has asked and says no more; without TLS that is allowed."""
+        cycle = self.cycle
+        if self.scheme == "https" or cycle is None or cycle.response_complete or cycle.more_body:
+            return None
+        cycle.keep_alive = False
+        self._is_deaf, self._deadline = True, inf
+        return True
+
+    def data_received(self, data: bytes) -> None:
+        """Read on."""
+        if self._is_deaf:
+            return
+        self._packet = len(data)
+        self._more_packets += self._packet
+        try:
+            self.parser.feed_data(data)
+            if self._more_packets > self._max_header:
+                self._refuse(self._too_large())
+        except httptools.HttpParserUpgrade:
+            # Answered like any other; but the parser has lost its place behind it.
+            self.cycle.keep_alive = False
+            self._is_deaf = True
+        except httptools.HttpParserError as error:
+            reason = error.__context__
+            self._refuse(reason if isinstance(reason, Refused) else Refused(400, _MALFORMED))
+
+    def on_message_begin(self) -> None:
+        """Start the clock of a request."""
+        super().on_message_begin()
+        self._first_packet, self._more_packets = self._packet, 0
+        self._is_reading = self._is_in_head = True
+        self._deadline = self.loop.time() + self._read_timeout
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header, but no trailer: a proxy that cleans headers lets those through."""
+        if not self._is_in_head:
+            return
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Pass a request on, if its head is as it should be."""
+        if self._first_packet + self._more_packets > self._max_header:
+            self._weigh()
+        if len(self.headers) > MAX_HEADERS:
+            raise Refused(431, _TOO_MANY)
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise Refused(400, _TOO_DEEP)
+        if self.parser.should_upgrade() and self._announces_body():
+            raise Refused(400, _NO_UPGRADE)
+        self._describe()
+        is_free = self.cycle is None or self.cycle.response_complete
+        self.cycle = Cycle(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=_logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=not self._shared.is_draining
+            and self.scope["http_version"] != "1.0"
+            and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        self._is_in_head = False
+        if is_free:
+            self._start(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+
+    def _describe(self) -> None:
+        """Tell the app what is asked for, in words of ASGI."""
+        scope, version = self.scope, self.parser.get_http_version()
+        scope["method"] = self.parser.get_method().decode("ascii")
+        if version != "1.1":
+            scope["http_version"] = version
+        url = httptools.parse_url(self.url)
+        raw_path = url.path or b"/"
+        path = raw_path.decode("ascii")
+        scope["raw_path"] = raw_path
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["query_string"] = url.query or b""
+
+    def _start(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        task = self.loop.create_task(cycle.run_asgi(app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+
+    def on_body(self, body: bytes) -> None:
+        """Pass on a part of a body."""
+        self._more_packets = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Stop the clock of a request."""
+        super().on_message_complete()
+        self._is_reading, self._more_packets = False, 0
+        self._deadline = inf
+        if self.cycle.response_complete:
+            self._deadline = self.loop.time() + self._shared.idle_s
+
+    def on_response_complete(self) -> None:
+        """Turn to the next request, or wait for one."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start(*self.pipeline.pop())
+        elif not self._is_reading:
+            self._deadline = self.loop.time() + self._shared.idle_s
+
+    def resume_writing(self) -> None:
+        """Give a client that takes what it is sent the whole time again."""
+        super().resume_writing()
+        self._unsent_since = inf
+
+    def shutdown(self) -> None:
+        """End as soon as nobody waits for an answer."""
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_started:
+            cycle.keep_alive = False
+        if not self._is_reading and self._deadline < inf:
+            self._deadline = min(self._deadline, self.loop.time() + self._shared.idle_s)
+
+    def look(self, now: float) -> None:
+        """Close the connection if its time is over."""
+        if self._is_stuck(now):
+            self.transport.abort()
+        elif now < self._deadline or self.transport.is_closing():
+            return
+        elif self._is_reading and not self._is_deaf:
+            self._expire()
+        else:
+            self.transport.close()
+
+    def _is_stuck(self, now: float) -> bool:
+        """Say whether the client has left lie for too long what was sent to it."""
+        if not self.transport.get_write_buffer_size() and not self.transport.is_closing():
+            self._unsent_since = inf
+            return False
+        self._unsent_since = min(self._unsent_since, now)
+        return now >= self._unsent_since + self._shared.limits.write_timeout
+
+    def _expire(self) -> None:
+        """Refuse a request that is late, unless it is we who do not read."""
+        is_waiting = not self._is_in_head and self.cycle.waiting_for_100_continue
+        if self.flow.read_paused or is_waiting:
+            self._deadline += self._shared.look_s
+        else:
+            self._refuse(Refused(408, _TOO_LATE))
+
+    def _refuse(self, refused: Refused) -> None:
+        """Answer in place of the app, hear no more, and close."""
+        self._is_deaf, self._deadline = True, inf
+        cycle = self.cycle
+        is_of_earlier = self._is_in_head or not self._is_reading
+        if cycle is None or (is_of_earlier and cycle.response_complete):
+            self._say(refused)
+        elif is_of_earlier:
+            # Those before it are answered; then the end of the connection says enough.
+            cycle.keep_alive = False
+        elif cycle is not self._running:
+            cycle.keep_alive = False
+            self.pipeline[0] = (cycle, refused)
+        elif cycle.response_started:
+            self.transport.close()
+        else:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            self._say(refused)
+
+    def _say(self, refused: Refused) -> None:
+        headers = self.server_state.default_headers + refused.headers()
+        lines = [name + b": " + value + b"\r\n" for name, value in headers]
+        head = STATUS_LINE[refused.status] + b"".join(lines)
+        self.transport.write(head + b"\r\n" + refused.body())
+        # Not closed yet: what the client still sends would be answered by a reset, which may
+        # overtake our words.
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            with contextlib.suppress(OSError):  # the client has gone
+                self.transport.write_eof()
+        self._deadline = self.loop.time() + _LINGER_S
+
+    def _weigh(self) -> None:
+        """Refuse a head that is too large. Called when packets do not tell: they hold more."""
+        size = len(self.parser.get_method()) + len(self.url) + len("  HTTP/1.1\r\n\r\n")
+        size += sum([len(name) + len(value) + len(": \r\n") for name, value in self.headers])
+        if size > self._max_header:
+            raise self._too_large()
+
+    def _too_large(self) -> Refused:
+        return Refused(431, _TOO_LARGE.format(self._max_header))
+
+    def _announces_body(self) -> bool:
+        return any(
+            name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0 "))
+            for name, value in self.headers
+        )

@@ -1,0 +1,16 @@
+"""A service on SQLite with two rules, for every test anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.server.admin.driving import RULES, Driven, driven, settings_of
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Driven]:
+    with driven(settings_of(tmp_path), RULES) as started:
+        yield started

@@ -1,0 +1,607 @@
+"""What clients may take of time and memory, on real sockets and on both loops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TypeVar, cast
+
+import pytest
+import uvloop
+
+from limen.server.protocol import (
+    MAX_HEADERS,
+    MAX_PIPELINED,
+    Connections,
+    Limits,
+)
+from limen.server.serve import App as AsgiApp
+from limen.server.serve import config_of
+from tests.server.apps import App
+from tests.server.raw import HOST, CutShort, Raw, request, until
+
+LIMITS = Limits(max_header=2_048, read_timeout=0.3, keep_alive=0.4, write_timeout=0.4)
+PATIENT = Limits(max_header=2_048, read_timeout=5.0, keep_alive=5.0, write_timeout=5.0)
+T = TypeVar("T")
+
+
+class Served:
+    """A server on a loop in a thread."""
+
+    def __init__(self, limits: Limits, loop_factory: Callable[[], asyncio.AbstractEventLoop]):
+        self.limits = limits
+        self._loop_factory = loop_factory
+        self._is_up = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Served:
+        self._thread.start()
+        assert self._is_up.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+
+    def raw(self) -> Raw:
+        return Raw(self.port)
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call something on the loop."""
+
+        async def called() -> T:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(called(), self.loop).result(10)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=self._loop_factory) as runner:
+            runner.run(self._main())
+
+    async def _main(self) -> None:
+        self.loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        self.app = App()
+        config = config_of(cast(AsgiApp, self.app))
+        self.connections = Connections(config, self.limits, {})
+        server = await self.loop.create_server(self.connections.make, HOST, 0)
+        self.port: int = server.sockets[0].getsockname()[1]
+        self._is_up.set()
+        await self._end.wait()
+        server.close()
+        await self.connections.cut()
+        self.connections.close()
+
+
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(params=LOOPS)
+def loop_factory(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop]:
+    return LOOPS[request.param]
+
+
+@pytest.fixture
+def quick(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> Iterator[Served]:
+    with Served(LIMITS, loop_factory) as served:
+        yield served
+
+
+@pytest.fixture
+def patient(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> Iterator[Served]:
+    with Served(PATIENT, loop_factory) as served:
+        yield served
+
+
+@contextmanager
+def lasting(least: float, most: float) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert least <= took <= most, f"took {took:.2f} s"
+
+
+# Time
+
+
+@pytest.mark.parametrize("start", [b"GET /", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nX: "])
+def test_a_head_that_trickles_in_is_refused_in_the_end(quick: Served, start: bytes) -> None:
+    with quick.raw() as raw, trickling(raw, start), lasting(0.25, 1.5):
+        response = raw.response()
+        assert (response.status, response.closes) == (408, True)
+        assert "in time" in response.problem["detail"]
+        assert raw.ends()
+
+
+def test_a_body_that_trickles_in_is_refused_in_the_end(quick: Served) -> None:
+    start = request("/echo", "Content-Length: 1000", method="POST")
+    with quick.raw() as raw, trickling(raw, start), lasting(0.25, 1.5):
+        assert raw.response().problem["status"] == 408
+        assert raw.ends()
+    until(lambda: quick.app.seen[-1] == "http.disconnect")
+
+
+@contextmanager
+def trickling(raw: Raw, start: bytes) -> Iterator[None]:
+    """Send a byte now and then."""
+    is_over = threading.Event()
+
+    def trickle() -> None:
+        with suppress(OSError):
+            while not is_over.wait(0.02):
+                raw.send(b"x")
+
+    raw.send(start)
+    sender = threading.Thread(target=trickle)
+    sender.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        sender.join()
+
+
+def test_who_says_nothing_is_sent_away_without_a_word(quick: Served) -> None:
+    with quick.raw() as raw, lasting(0.25, 1.5):
+        assert raw.ends()
+
+
+def test_an_idle_connection_is_closed_after_a_while_and_not_before(quick: Served) -> None:
+    with quick.raw() as raw:
+        for _ in range(3):
+            assert raw.get().status == 200
+            time.sleep(0.2)
+        raw.get()
+        with lasting(0.35, 1.5):
+            assert raw.ends()
+
+
+def test_an_app_may_take_longer_than_a_client(quick: Served) -> None:
+    with quick.raw() as raw:
+        assert raw.get("/sleep/0.7").body == b"slept"
+        assert raw.get().status == 200
+
+
+def test_half_an_answer_is_not_followed_by_another(quick: Served) -> None:
+    with quick.raw() as raw:
+        raw.send(request("/begin/body", "Content-Length: 10", method="POST") + b"x")
+        with pytest.raises(CutShort):
+            raw.response()
+        assert raw.ends()
+
+
+def test_an_answer_before_the_end_of_a_body_leaves_the_connection_in_order(quick: Served) -> None:
+    with quick.raw() as raw:
+        raw.send(request("/early", "Content-Length: 100000", method="POST") + bytes(1_000))
+        assert raw.response().status == 413
+        raw.send(bytes(99_000))
+        assert raw.get().status == 200
+        raw.send(request("/early", "Content-Length: 100000", method="POST") + bytes(1_000))
+        assert raw.response().status == 413
+        with lasting(0.1, 1.5):
+            assert raw.ends()
+
+
+def test_five_hundred_slow_clients_do_not_slow_a_quick_one() -> None:
+    starts = (b"GET / HTTP/1.1\r\nX: ", request("/echo", "Content-Length: 999"), b"G", b"")
+    with Served(Limits(read_timeout=1.0), uvloop.new_event_loop) as served, ExitStack() as stack:
+        slow = []
+        for index in range(500):
+            slow.append(stack.enter_context(served.raw()))
+            slow[-1].send(starts[index % 4])
+        end, times = time.monotonic() + 0.5, []
+        with served.raw() as raw:
+            while time.monotonic() < end:
+                with suppress(OSError):
+                    for each in slow[::4]:
+                        each.send(b"x")
+                start = time.monotonic()
+                assert raw.get().status == 200
+                times.append(time.monotonic() - start)
+        assert sorted(times)[len(times) // 2] < 0.05
+        for index, each in enumerate(slow):
+            assert index % 4 == 3 or each.response().status == 408
+            assert each.ends()
+        assert time.monotonic() < end + 2.0
+
+
+def test_who_does_not_read_the_answer_is_cut_off(quick: Served) -> None:
+    with quick.raw() as raw:
+        raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        raw.send(request("/big/1000"))
+        until(lambda: len(quick.connections) == 1)
+        with lasting(0.3, 3):
+            until(lambda: len(quick.connections) == 0)
+        until(lambda: quick.app.seen == ["http.disconnect"])
+
+
+def test_who_asks_on_and_on_without_reading_is_cut_off(quick: Served) -> None:
+    with quick.raw() as raw:
+        raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        raw.socket.settimeout(0.2)
+        with suppress(OSError):
+            for _ in range(2_000):
+                raw.send(request() * 100)
+        until(lambda: len(quick.connections) == 0)
+
+
+def test_who_reads_slowly_but_reads_gets_the_whole_answer(quick: Served) -> None:
+    with quick.raw() as raw, lasting(0.6, 10):
+        raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        raw.send(request("/big/160"))
+        size = 0
+        while size < 160 * 65_536:
+            data = raw.socket.recv(131_072)
+            assert data
+            size += len(data)
+            time.sleep(0.008)
+
+
+def test_a_client_is_not_late_while_it_is_the_app_that_does_not_read(quick: Served) -> None:
+    body = bytes(20_000_000)
+    with quick.raw() as raw:
+        sender = threading.Thread(target=raw.send, args=(request("/late", body=body),))
+        sender.start()
+        sender.join(0.7)
+        # The kernel takes a few megabytes, the server next to nothing.
+        assert sender.is_alive()
+        [connection] = quick.connections._all()
+        assert len(connection.cycle.body) < 1_000_000
+        quick.call(quick.app.go_on.set)
+        assert raw.response().body == b"20000000"
+        sender.join()
+
+
+# Size
+
+
+def head_of(size: int) -> bytes:
+    return request("/", "X-Pad: " + "p" * (size - len(request("/", "X-Pad: "))))
+
+
+@pytest.mark.parametrize("packet", [0, 1, 7, 100, 2_040, 2_048])
+@pytest.mark.parametrize("over", [0, 1, 5_000])
+def test_a_head_is_measured_the_same_however_it_is_split(
+    patient: Served, packet: int, over: int
+) -> None:
+    head = head_of(2_048 + over)
+    assert len(head) == 2_048 + over
+    with patient.raw() as raw:
+        assert raw.get().status == 200  # the second on a connection is as the first
+        with suppress(ConnectionError):
+            raw.send(head, packet=packet)
+        response = raw.response()
+        if not over:
+            assert response.status == 200
+            return
+        assert (response.status, response.closes) == (431, True)
+        assert response.problem["detail"].endswith("are larger than 2,048 bytes.")
+        assert raw.ends()
+
+
+def test_a_head_may_come_with_a_body_that_is_larger_than_it_may_be(patient: Served) -> None:
+    with patient.raw() as raw:
+        for _ in range(2):
+            raw.send(request("/echo", body=bytes(9_000)))
+            assert raw.response().body == bytes(9_000)
+        raw.send(request("/echo", body=bytes(9_000)) + head_of(2_048))
+        assert raw.response().body == bytes(9_000)
+        assert raw.response().status == 200
+
+
+def test_a_url_counts_too(patient: Served) -> None:
+    with patient.raw() as raw:
+        raw.send(request("/?" + "q" * 2_100))
+        assert raw.response().problem["status"] == 431
+
+
+@pytest.mark.parametrize("packet", [0, 50])
+def test_there_are_not_too_many_headers(patient: Served, packet: int) -> None:
+    with patient.raw() as raw:
+        most = request("/", *["A: b"] * (MAX_HEADERS - 1))  # and Host
+        raw.send(most, packet=packet)
+        assert raw.response().status == 200
+        raw.send(most[:-2] + b"A: b\r\n\r\n", packet=packet)
+        assert raw.response().problem["detail"] == "There are more than 100 headers."
+        assert raw.ends()
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"GET / HTTP/1.1\r\nX: ",
+        b"GET /",
+        b"",
+        b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: ",
+    ],
+    ids=["header", "url", "empty lines", "trailer"],
+)
+def test_what_never_ends_is_refused_when_it_is_too_large(patient: Served, start: bytes) -> None:
+    more = b"x" * 1_000 if start else b"\r\n" * 500
+    with patient.raw() as raw, lasting(0, 3):
+        raw.send(start)
+        with suppress(ConnectionError):
+            for _ in range(100):
+                raw.send(more)
+                time.sleep(0.001)
+        assert raw.response().problem["status"] == 431
+        assert raw.ends()
+
+
+def test_a_trailer_is_no_header(patient: Served) -> None:
+    start = request("/echo", "Transfer-Encoding: chunked", method="POST")
+    with patient.raw() as raw:
+        raw.send(start + b"3\r\nabc\r\n0\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n")
+        response = raw.response()
+        assert (response.body, response.headers["x-names"]) == (b"abc", "host,transfer-encoding")
+        raw.send(request("/echo"))
+        assert raw.response().headers["x-names"] == "host"
+
+
+# Form
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"HELLO\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\n\r\n",
+        b"CONNECT a:80 HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nbad header: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nA: b\x00c\r\n\r\n",
+        b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+    ],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_malformed_http_is_told_so_by_a_problem(
+    patient: Served, wrong: bytes, is_first: bool
+) -> None:
+    with patient.raw() as raw:
+        if not is_first:
+            raw.get()
+        raw.send(wrong)
+        response = raw.response()
+        assert response.problem["title"] == "Bad Request"
+        assert response.closes
+        assert response.headers["cache-control"] == "no-store"
+        assert raw.ends()
+
+
+def test_a_mistake_behind_a_request_does_not_take_its_answer(patient: Served) -> None:
+    with patient.raw() as raw:
+        raw.send(request("/sleep/0.2") + b"HELLO\r\n\r\n")
+        response = raw.response()
+        assert (response.body, response.closes) == (b"slept", True)
+        assert raw.ends()
+
+
+def test_a_late_body_behind_a_request_is_refused_in_its_turn(quick: Served) -> None:
+    with quick.raw() as raw:
+        raw.send(request("/begin") + request("/echo", "Content-Length: 9"))
+        until(lambda: len(quick.connections) == 1)
+        [connection] = quick.connections._all()
+        until(lambda: bool(connection.pipeline))
+        connection.flow.read_paused = False  # else it is not the client that is late
+        until(lambda: connection._is_deaf)
+        quick.call(quick.app.go_on.set)
+        assert raw.response().body == b"begun, done"
+        assert raw.response().problem["status"] == 408
+        assert raw.ends()
+
+
+def test_requests_in_one_packet_are_answered_in_order(patient: Served) -> None:
+    with patient.raw() as raw:
+        bodies = [b"%d" % number * 3 for number in range(30)]
+        raw.send(b"".join([request("/echo", body=body) for body in bodies]))
+        assert [raw.response().body for _ in bodies] == bodies
+        assert raw.get().status == 200
+
+
+def test_not_too_many_wait_in_line(patient: Served) -> None:
+    with patient.raw() as raw:
+        raw.send(request("/sleep/0.3") + request() * (MAX_PIPELINED + 100))
+        answered = [raw.response() for _ in range(MAX_PIPELINED + 1)]
+        assert {each.status for each in answered} == {200}
+        assert [each.closes for each in answered].index(True) == MAX_PIPELINED
+        assert raw.ends()
+
+
+def test_a_client_that_expects_100_gets_it_when_the_app_reads(patient: Served) -> None:
+    with patient.raw() as raw:
+        asked = ("Expect: 100-continue", "Content-Length: 3")
+        raw.send(request("/echo", *asked, method="POST"))
+        assert raw.response().status == 100
+        raw.send(b"abc")
+        assert raw.response().body == b"abc"
+        raw.send(request("/early", *asked, method="POST"))
+        assert raw.response().status == 413
+
+
+def test_a_client_that_waits_for_100_is_not_late(quick: Served) -> None:
+    with quick.raw() as raw:
+        raw.send(request("/late", "Expect: 100-continue", "Content-Length: 3"))
+        time.sleep(0.7)
+        quick.call(quick.app.go_on.set)
+        assert raw.response().status == 100
+        raw.send(b"abc")
+        assert raw.response().body == b"3"
+
+
+@pytest.mark.parametrize("packet", [0, 1])
+def test_chunked_bodies_are_put_together(patient: Served, packet: int) -> None:
+    start = request("/echo", "Transfer-Encoding: chunked", method="POST")
+    with patient.raw() as raw:
+        for _ in range(2):
+            raw.send(start + b"3\r\nabc\r\n5;x=y\r\ndefgh\r\n0\r\n\r\n", packet=packet)
+            assert raw.response().body == b"abcdefgh"
+
+
+def test_http_1_0_is_answered_and_closed(patient: Served) -> None:
+    with patient.raw() as raw:
+        raw.send(b"GET / HTTP/1.0\r\n\r\n")
+        response = raw.response()
+        assert (response.status, response.closes) == (200, True)
+        assert raw.ends()
+
+
+def test_head_has_no_body(patient: Served) -> None:
+    with patient.raw() as raw:
+        raw.send(request(method="HEAD"))
+        assert raw.response(is_head=True).status == 200
+        assert raw.get().status == 200
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [("/a%2Fb", 500), ("/hello?x=%zz", 200), ("http://limen/hello", 200), ("http://limen", 200)],
+)
+def test_targets(patient: Served, target: str, status: int) -> None:
+    with patient.raw() as raw:
+        assert raw.get(target).status == status
+
+
+@pytest.mark.parametrize("next_one", [b"", request(), b"GET / HT"])
+def test_half_a_connection_is_enough_for_an_answer(patient: Served, next_one: bytes) -> None:
+    with patient.raw() as raw:
+        raw.send(request("/sleep/0.2") + next_one)
+        raw.socket.shutdown(socket.SHUT_WR)
+        assert raw.response().body == b"slept"
+        if next_one == request():
+            assert raw.response().status == 200
+        assert raw.ends()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", request("/echo", "Content-Length: 9")])
+def test_who_hangs_up_within_a_request_is_not_waited_for(patient: Served, sent: bytes) -> None:
+    with patient.raw() as raw, lasting(0, 1):
+        raw.send(sent)
+        raw.socket.shutdown(socket.SHUT_WR)
+        assert raw.ends()
+
+
+def test_an_app_is_told_that_the_client_has_gone(patient: Served) -> None:
+    with patient.raw() as raw:
+        raw.send(request("/watch") + request())
+        until(lambda: "watches" in patient.app.seen)
+        linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"
+        raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    until(lambda: "gone" in patient.app.seen)
+
+
+WEBSOCKET = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: x")
+
+
+def test_a_websocket_is_refused_as_an_ordinary_request(patient: Served) -> None:
+    with patient.raw() as raw:
+        raw.send(request("/echo", *WEBSOCKET) + b"\x81\x00")
+        response = raw.response()
+        assert (response.status, response.closes) == (200, True)
+        assert raw.ends()
+
+
+def test_an_upgrade_may_not_carry_a_body(patient: Served) -> None:
+    with patient.raw() as raw:
+        raw.send(request("/echo", "Connection: Upgrade", "Upgrade: h2c", body=b"abc"))
+        assert "without Upgrade" in raw.response().problem["detail"]
+        assert raw.ends()
+    assert patient.app.seen == []
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize("path", ["/bug", "/nothing"])
+def test_a_mistake_in_an_app_is_a_problem_without_its_insides(
+    patient: Served, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    with patient.raw() as raw:
+        response = raw.get(path)
+        assert response.problem["title"] == "Internal Server Error"
+        assert b"hidden" not in response.body
+        assert response.closes
+        assert raw.ends()
+    [record] = caplog.records
+    assert (record.name, record.levelno) == ("limen.server", logging.ERROR)
+    assert ("hidden" in caplog.text) == (path == "/bug")
+
+
+@pytest.mark.parametrize("path", ["/begin/bug", "/cancelled"])
+def test_an_answer_that_cannot_be_finished_is_cut_short(patient: Served, path: str) -> None:
+    with patient.raw() as raw:
+        raw.send(request(path))
+        with pytest.raises(CutShort):
+            raw.response()
+
+
+def test_answers_are_dated_and_do_not_say_by_whom(patient: Served) -> None:
+    with patient.raw() as raw:
+        for response in (raw.get(), raw.get("/bug")):
+            assert response.headers["date"].endswith("GMT")
+            assert "server" not in response.headers
+
+
+# The end
+
+
+def test_an_idle_connection_may_ask_once_more_when_the_server_ends(patient: Served) -> None:
+    with patient.raw() as asks, patient.raw() as idle, patient.raw() as fresh:
+        asks.get()
+        idle.get()
+        until(lambda: len(patient.connections) == 3)
+        patient.call(patient.connections.drain)
+        time.sleep(0.5)
+        with lasting(0.3, 1.5):
+            response = asks.get()
+            assert (response.status, response.closes) == (200, True)
+            assert asks.ends()
+            assert idle.ends()
+            assert fresh.ends()
+    done = patient.connections.wait_until_done()
+    asyncio.run_coroutine_threadsafe(done, patient.loop).result(1)
+
+
+def test_requests_under_way_are_finished_when_the_server_ends(patient: Served) -> None:
+    with patient.raw() as works, patient.raw() as sends, patient.raw() as streams:
+        works.send(request("/sleep/0.8") + request())
+        sends.send(request("/echo", "Content-Length: 4") + b"ab")
+        streams.send(request("/begin"))
+        until(
+            lambda: (
+                len(patient.app.seen) == 2
+                and b"begun" in streams.socket.recv(1_000, socket.MSG_PEEK)
+            )
+        )
+        patient.call(patient.connections.drain)
+        sends.send(b"cd")
+        response = sends.response()
+        assert (response.body, response.closes) == (b"abcd", True)
+        patient.call(patient.app.go_on.set)
+        response = streams.response()
+        assert (response.body, response.closes) == (b"begun, done", False)
+        # It was not told that this would be the last one: so it is not.
+        assert streams.get().closes
+        assert works.response().body == b"slept"
+        assert works.response().closes
+        assert works.ends()
+
+
+def test_what_is_cut_off_leaves_nothing_running(
+    patient: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with patient.raw() as raw:
+        raw.send(request("/sleep/60"))
+        until(lambda: patient.app.seen == ["sleeps"])
+        asyncio.run_coroutine_threadsafe(patient.connections.cut(), patient.loop).result(5)
+        assert len(patient.connections) == 0
+        assert not patient.connections._state.tasks
+    assert caplog.text == ""
