@@ -11,8 +11,8 @@ export PYTHONDONTWRITEBYTECODE = 1
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(VENV)/run ## Show the product: every algorithm under the same traffic
-	$(BIN)/limen demo
+run: $(VENV)/run ## Start the service at http://localhost:8080, with a few rules to try
+	$(BIN)/limen serve
 
 test: $(VENV)/test ## All that must hold: style, types, layers, every test, the examples in the docs
 	$(BIN)/ruff format --check .
@@ -48,7 +48,7 @@ $(VENV)/python:
 	@touch $@
 
 $(VENV)/run: $(VENV)/python pyproject.toml constraints.txt
-	$(PIP) --editable '.[cli]'
+	$(PIP) --editable '.[server]'
 	@touch $@
 
 $(VENV)/test: $(VENV)/run

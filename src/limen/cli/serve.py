@@ -1,4 +1,4 @@
-"""`limen serve`: what a user types, and what is told at the start. The work is in `limen.server`."""
+"""`limen serve`: what a user types, and is told at the start. The work is in `limen.server`."""
 
 from __future__ import annotations
 
@@ -72,9 +72,7 @@ def _tell(settings: Settings, started: Started) -> None:
     draw.line(f"limen {__version__} serves at {address}{workers}", "bold green")
     rows = [("try it", f"curl {address}/v1/check -d '{_QUESTION}'")]
     if not settings.checks_are_open:
-        rows = [
-            ("decisions", "for those with a token: limen token create --role check --name NAME")
-        ]
+        rows = [("decisions", "need a token: limen token create --role check --name NAME")]
     first = " (the starter rules)" if prepared.is_first else ""
     rows += [
         ("rules", f"{settings.rules_place!r}{first}"),

@@ -29,7 +29,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """Lines for machines: an object with `at`, `level`, `logger`, `message`, and what else is known."""
+    """Lines for machines: an object with `at`, `level`, `logger`, `message`, and what is known."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one event as an object on one line."""
