@@ -66,7 +66,9 @@ class AsyncEngine:
     async def _decide(self, attributes: Mapping[str, str], cost: int, *, charge: bool) -> Verdict:
         asked = self.ask(attributes, cost, slots=not charge)
         checks = asked.checks
-        return asked.verdict(await self._limiter.decide(*checks, charge=charge) if checks else None)
+        if not checks:
+            return asked.verdict(None)
+        return asked.verdict(await self._limiter.decide(*checks, charge=charge, trusted=True))
 
     def slot(self, attributes: Mapping[str, str], cost: int = 1) -> AsyncRuleSlot:
         """Return what a request holds while it runs; by `async with` it is given back at the end.

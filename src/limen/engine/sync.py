@@ -64,7 +64,9 @@ class Engine:
     def _decide(self, attributes: Mapping[str, str], cost: int, *, charge: bool) -> Verdict:
         asked = self.ask(attributes, cost, slots=not charge)
         checks = asked.checks
-        return asked.verdict(self._limiter.decide(*checks, charge=charge) if checks else None)
+        if not checks:
+            return asked.verdict(None)
+        return asked.verdict(self._limiter.decide(*checks, charge=charge, trusted=True))
 
     def slot(self, attributes: Mapping[str, str], cost: int = 1) -> RuleSlot:
         """Return what a request holds while it runs; by `with` it is given back at the end.

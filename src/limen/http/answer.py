@@ -14,6 +14,10 @@ from msgspec import Struct
 from limen.model import Concurrency, Decision, Limit, Source
 
 
+COUNTED = frozenset({"store", "local"})
+"""The sources that count; the others let everybody pass, or nobody."""
+
+
 class Quota(Struct, frozen=True, gc=False):
     """Where a client stands under one limit that may refuse it."""
 
@@ -39,7 +43,7 @@ class Quota(Struct, frozen=True, gc=False):
     @property
     def is_counted(self) -> bool:
         """Whether `remaining` and `reset_after` are known, and not only assumed."""
-        return self.source in ("store", "local")
+        return self.source in COUNTED
 
 
 class Answer(Struct, frozen=True):

@@ -22,7 +22,7 @@ from typing import Literal, get_args
 from zlib import crc32
 
 from limen.errors import ConfigurationError, InvalidInput, shown
-from limen.http.answer import Answer, Quota, whole
+from limen.http.answer import COUNTED, Answer, Quota, whole
 from limen.model import Concurrency, Limit
 
 HeaderStyle = Literal["draft-11", "x-ratelimit", "x-ratelimit-delta"]
@@ -117,15 +117,19 @@ def effective_s(quota: Quota) -> int | None:
     """
     if not quota.allowed and quota.retry_after is not None:
         return retry_after_s(quota.retry_after)
-    if isinstance(quota.limit, Concurrency):
+    limit = quota.limit
+    if isinstance(limit, Concurrency):
         # The leases end at some time, but the holders will have let go long before.
         return None
-    return _whole_s(quota.reset_after) or _window_s(quota.limit)
+    seconds = math.ceil(quota.reset_after)
+    return seconds if 0 < seconds <= _MAX_WHOLE_S else _whole_s(seconds) or _window_s(limit)
 
 
 def available(quota: Quota) -> int:
     """Return what is left, as it may be said: never negative, never above the whole."""
-    return min(max(quota.remaining, 0), whole(quota.limit))
+    limit, left = quota.limit, quota.remaining
+    most = limit.capacity if isinstance(limit, Limit) else limit.slots
+    return left if 0 <= left <= most else most if left > 0 else 0
 
 
 def _draft_11(answer: Answer) -> list[tuple[str, str]]:
@@ -138,8 +142,9 @@ def _draft_11(answer: Answer) -> list[tuple[str, str]]:
         None if len(quotas) <= MAX_POLICIES else _chosen(quotas),
     )
     limits: list[str] = []
+    allowed = answer.allowed
     for quota, name in zip(quotas, names, strict=True):
-        if name and quota.allowed == answer.allowed and quota.is_counted:
+        if name and quota.allowed == allowed and quota.source in COUNTED:
             seconds = effective_s(quota)
             window = "" if seconds is None else f";t={seconds}"
             limits.append(f"{name};r={available(quota)}{window}")

@@ -173,7 +173,10 @@ class Decisions:
 
     async def _decide(self, asking: Asking) -> Verdict | Decision:
         checks, charge, asked = asking
-        decision = await self._limiter.decide(*checks, charge=charge) if checks else None
+        decision = None
+        if checks:
+            trusted = asked is not None
+            decision = await self._limiter.decide(*checks, charge=charge, trusted=trusted)
         said = decision if asked is None else asked.verdict(decision)
         assert said is not None  # whoever brings limits has checks
         if charge:

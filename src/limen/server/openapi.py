@@ -34,7 +34,7 @@ QUERY_OF_ATTRIBUTES: dict[str, Any] = {
     "schema": {
         "type": "object",
         "maxProperties": 100,
-        "additionalProperties": {"type": "string"},
+        "additionalProperties": True,
     },
     "example": {"user": "42"},
 }
