@@ -175,7 +175,7 @@ def main() -> None:
         return await Crowd(request, options.seconds).ask("127.0.0.1", options.port, options.clients)
 
     seen = uvloop.run(run())
-    json.dump({**asdict(seen), "per_second": seen.per_second}, sys.stdout)
+    json.dump(asdict(seen), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from limen.model import MAX_COST, Source
 
 MAX_BATCH = 1_000
 Cost = Annotated[int, Meta(ge=0, le=MAX_COST)]
+Costs = Annotated[dict[str, Cost], Meta(min_length=1, max_length=100)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Attributes = Annotated[
     dict[
@@ -69,7 +70,7 @@ class SettleQuestion(Struct, frozen=True, forbid_unknown_fields=True):
     """Correct what a verdict charged, now that the real cost is known."""
 
     receipt: Token
-    actual: Cost | Annotated[dict[str, Cost], Meta(min_length=1, max_length=100)]
+    actual: Cost | Costs
     """The real cost; or one for each attribute that rules charge by: `{"tokens": 731}`."""
 
 

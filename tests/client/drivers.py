@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
@@ -72,6 +73,29 @@ class Threaded:
         with ThreadPoolExecutor(callers) as pool:
             return list(pool.map(call, calls))
 
+    def during(self, calls: Iterator[Callable[[], Any]], callers: int) -> list[Exception]:
+        """Have so many callers make a call each, again and again; return what was raised."""
+        firsts = list(itertools.islice(calls, callers))
+        raised: list[Exception] = []
+        going = threading.Event()
+
+        def work(call: Callable[[], Any]) -> None:
+            try:
+                while not going.is_set():
+                    call()
+            except Exception as error:
+                raised.append(error)
+
+        threads = [threading.Thread(target=work, args=(call,)) for call in firsts]
+        for thread in threads:
+            thread.start()
+        for _ in calls:
+            time.sleep(0.01)
+        going.set()
+        for thread in threads:
+            thread.join()
+        return raised
+
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)
 
@@ -134,6 +158,29 @@ class Blocking(Threaded):
 
         self._runner.run(work_all())
         return [found[number] for number in range(len(found))]
+
+    def during(self, calls: Iterator[Callable[[], Any]], callers: int) -> list[Exception]:
+        firsts = list(itertools.islice(calls, callers))
+        raised: list[Exception] = []
+        is_over = False
+
+        async def work(call: Callable[[], Any]) -> None:
+            try:
+                while not is_over:
+                    await call()
+            except Exception as error:
+                raised.append(error)
+
+        async def work_all() -> None:
+            nonlocal is_over
+            tasks = [asyncio.create_task(work(call)) for call in firsts]
+            for _ in calls:
+                await asyncio.sleep(0.01)
+            is_over = True
+            await asyncio.gather(*tasks)
+
+        self._runner.run(work_all())
+        return raised
 
     def pause(self, seconds: float) -> None:
         self._runner.run(asyncio.sleep(seconds))

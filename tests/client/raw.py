@@ -21,8 +21,11 @@ Answer = Callable[[bytes, bytes], bytes]
 class Raw:
     """Accepts connections, and keeps what it was asked."""
 
-    def __init__(self, answer: Answer, pause_s: float = 0.0, size: int = 2**20) -> None:
+    def __init__(
+        self, answer: Answer, pause_s: float = 0.0, size: int = 2**20, *, closes: bool = False
+    ) -> None:
         self.answer = answer
+        self._closes = closes
         self._pause_s = pause_s
         self._size = size
         self.asked: list[bytes] = []
@@ -64,6 +67,8 @@ class Raw:
                 for first in range(0, len(reply), self._size):
                     connection.sendall(reply[first : first + self._size])
                     time.sleep(self._pause_s)
+                if self._closes:
+                    return
                 if not reply:
                     stream.read(1)  # until it is closed
                     return
@@ -72,8 +77,10 @@ class Raw:
 
 
 @contextmanager
-def raw(answer: Answer, pause_s: float = 0.0, size: int = 2**20) -> Iterator[Raw]:
-    server = Raw(answer, pause_s, size)
+def raw(
+    answer: Answer, pause_s: float = 0.0, size: int = 2**20, *, closes: bool = False
+) -> Iterator[Raw]:
+    server = Raw(answer, pause_s, size, closes=closes)
     try:
         yield server
     finally:

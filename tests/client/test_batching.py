@@ -64,7 +64,7 @@ def test_at_most_two_calls_are_under_way(connect: Connect) -> None:
     with raw(answer) as server:
         client = connect(server.url, timeout=5)
         client.together([lambda: client.decide(somebody())] * 256)
-        assert most == 2
+        assert most <= 2
         assert len(server.asked) < 64
 
 
@@ -135,22 +135,27 @@ def test_who_is_cancelled_while_taking_a_slot_holds_none(service: Served) -> Non
 
 def test_one_client_serves_several_loops(service: Served) -> None:
     client = AsyncClient(service.url, timeout=5)
-    key, said = somebody()["user"], []
+    key, said = somebody()["user"], list[Verdict]()
+    asked, closed = threading.Barrier(5), threading.Event()
 
     async def work() -> None:
         said.extend(await asyncio.gather(*(client.check(key, "100/minute") for _ in range(100))))
+        asked.wait()
+        while not closed.is_set():  # noqa: ASYNC110  # it is another loop that sets it
+            await asyncio.sleep(0.01)
+        # What the other loop has closed is closed here.
+        await asyncio.sleep(0.05)
 
-    threads = [threading.Thread(target=lambda: asyncio.run(_and_close(work()))) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: asyncio.run(work())) for _ in range(4)]
     for thread in threads:
         thread.start()
+    asked.wait()
+    asyncio.run(client.aclose())
+    closed.set()
     for thread in threads:
         thread.join()
-
-    async def _and_close(job: object) -> None:
-        await job  # type: ignore[misc]  # pragma: no cover
-
+    assert len(said) == 400
     assert sum(bool(verdict) for verdict in said) == 100
-    asyncio.run(client.aclose())
 
 
 def test_threads_that_come_and_go_are_served(service: Served) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -29,7 +28,6 @@ class Process:
         )
         self.said: list[str] = []
         self.complained: list[str] = []
-        self._lines: queue.Queue[str] = queue.Queue()
         self._listeners = [
             threading.Thread(target=self._listen, args=(self._process.stdout, self.said)),
             threading.Thread(target=self._listen, args=(self._process.stderr, self.complained)),
@@ -95,8 +93,7 @@ class Process:
             stream.close()
 
     def _listen(self, stream: Any, lines: list[str]) -> None:
-        for line in stream:
-            lines.append(line.rstrip("\n"))
+        lines.extend(line.rstrip("\n") for line in stream)
 
 
 def is_worker(pid: int) -> bool:

@@ -1,4 +1,7 @@
-"""What clients may take of time and memory, on real sockets and on both loops."""
+"""What clients may take of time and memory, on real sockets.
+
+Where transports matter both loops are tried; else it is the one that is used where it is there.
+"""
 
 from __future__ import annotations
 
@@ -93,8 +96,8 @@ def quick(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> Iterator[Ser
 
 
 @pytest.fixture
-def patient(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> Iterator[Served]:
-    with Served(PATIENT, loop_factory) as served:
+def patient() -> Iterator[Served]:
+    with Served(PATIENT, uvloop.new_event_loop) as served:
         yield served
 
 

@@ -8,6 +8,7 @@ import ssl
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,16 +48,13 @@ def test_a_port_can_be_taken_again_at_once() -> None:
     [
         ("no such host", 0, "'no such host': no such host"),
         ("host.invalid", 0, "no such host"),
-        ("", 0, ""),
+        ("x" * 300, 0, "no such host"),
         ("192.0.2.1", 0, "192.0.2.1 is no address of this host"),
         (HOST, -1, "from 0 to 65535, got -1"),
         (HOST, 65_536, "from 0 to 65535, got 65536"),
     ],
 )
 def test_bad_addresses_are_named(host: str, port: int, said: str) -> None:
-    if not said:
-        pytest.raises(ConfigurationError, bind, "x" * 300, port)
-        return
     with pytest.raises(ConfigurationError, match=said):
         bind(host, port)
 
@@ -78,7 +76,7 @@ def test_ipv6(host: str) -> None:
         if host == "::":
             socket.create_connection((HOST, port)).close()
         else:
-            pytest.raises(ConnectionRefusedError, socket.create_connection, (HOST, port))
+            assert not accepts(port)
 
 
 # The start
@@ -107,7 +105,8 @@ def test_nobody_is_answered_before_the_app_has_started() -> None:
         with served.raw() as raw:
             raw.send(request())
             raw.socket.settimeout(0.3)
-            pytest.raises(TimeoutError, raw.response)
+            with pytest.raises(TimeoutError):
+                raw.response()
         served.signal(signal.SIGTERM)
         assert served.code() == 0
         assert served.complained == []
@@ -219,9 +218,8 @@ class Secure(Raw):
 
     @property
     def name(self) -> str:
-        certificate = self._tls.getpeercert()
-        assert certificate
-        [[(_, name)]] = certificate["subject"]  # type: ignore[misc]
+        certificate: Any = self._tls.getpeercert()
+        [[(_, name)]] = certificate["subject"]
         return str(name)
 
 

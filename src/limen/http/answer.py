@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from limen.model import Concurrency, Decision, Limit, Source
 
-
 COUNTED = frozenset({"store", "local"})
 """The sources that count; the others let everybody pass, or nobody."""
 

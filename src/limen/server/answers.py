@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from limen import wire
 from limen.engine import Verdict
-from limen.model import UNCHARGED, Decision, Source
+from limen.model import UNCHARGED, Concurrency, Decision, Source
 from limen.server.receipts import Charged, Receipts
 
 
@@ -69,11 +69,13 @@ def of_decision(decision: Decision, version: str, id_: str, receipts: Receipts) 
     charged: list[Charged] = []
     source: Source = "store"
     for part in decision.parts:
-        limit = str(part.limit)
+        limit = name = str(part.limit)
+        if isinstance(part.limit, Concurrency):
+            name = f"{part.limit.slots} at once"
         parts.append(
             wire.Part(
                 None,
-                limit,
+                name,
                 limit,
                 part.key,
                 "enforce",

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
+from limen import wire
 from limen.http import Problem
 
 Scope = MutableMapping[str, Any]
@@ -26,6 +27,10 @@ PROBLEM = (b"content-type", b"application/problem+json")
 # What is true now may be otherwise a moment later, and for somebody else.
 NO_STORE = (b"cache-control", b"no-store")
 _MALFORMED = re.compile(r"JSON is malformed: (.*)")
+_PLACE = re.compile(r"(.*?) - at (`key` in )?`\$(.*)`", re.DOTALL)
+_MEMBER = re.compile(r"(?:\[(\d+)\]\.)?(attributes|actual)\[\.\.\.\]")
+_MEMBERS: dict[str, Any] = {"attributes": wire.Attributes, "actual": wire.Costs}
+_LONGEST_NAME = 100
 
 
 class Rejected(Exception):
@@ -116,26 +121,38 @@ def _too_long(longest: int) -> NoReturn:
 
 def _in_plain_words(message: str, body: bytes) -> str:
     """Return what was wrong with a value, and where: `cost: expected int >= 0`."""
-    what, _, where = message.partition(" - at `$")
-    path = where.rstrip("`").lstrip(".")
-    what = what.replace("`", "")
+    found = _PLACE.fullmatch(message)
+    what, is_name, path = found.groups() if found else (message, None, "")
+    what, path = what.replace("`", ""), path.lstrip(".")
     if what.startswith("Object contains unknown field"):
-        what = f"unknown field {what.removeprefix('Object contains unknown field ')!r}"
+        name = what.removeprefix("Object contains unknown field ")
+        what = f"unknown field {name[:_LONGEST_NAME]!r}"
     elif what.startswith("Object missing required field"):
         what = f"the field {what.removeprefix('Object missing required field ')!r} is missing"
     else:
         what = f"{what[:1].lower()}{what[1:]}"
-    if path.endswith("attributes[...]"):
-        path = path.replace("[...]", _wrong_attribute(path, body))
+    if is_name:
+        what = f"a name in it: {what}"
+    elif path.endswith("[...]"):
+        path = path.replace("[...]", _wrong_member(path, body))
     return f"{path}: {what}" if path else what
 
 
-def _wrong_attribute(path: str, body: bytes) -> str:
-    """Return the name of the first attribute that is not text; its value is nobody's business."""
-    found: Any = msgspec.json.decode(body)
-    number = re.match(r"\[(\d+)\]", path)
-    found = found[int(number[1])] if number else found
-    for name, value in found.get("attributes", {}).items():
-        if not isinstance(value, str):
-            return f".{name[:100]}"
+def _wrong_member(path: str, body: bytes) -> str:
+    """Return the name of the first member that is wrong; its value is nobody's business."""
+    found = _MEMBER.fullmatch(path)
+    if found is None:
+        return ""
+    number, field = found.groups()
+    try:
+        # Behind the mistake nobody has read yet: there may be anything.
+        value: Any = msgspec.json.decode(body)
+        members = (value[int(number)] if number else value)[field].items()
+    except (ValueError, RecursionError, AttributeError, LookupError, TypeError):
+        return ""
+    for name, member in members:
+        try:
+            msgspec.convert({name: member}, _MEMBERS[field])
+        except msgspec.ValidationError:
+            return f".{name[:_LONGEST_NAME]}"
     return ""

@@ -14,3 +14,10 @@ from tests.server.admin.driving import RULES, Driven, driven, settings_of
 def service(tmp_path: Path) -> Iterator[Driven]:
     with driven(settings_of(tmp_path), RULES) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
+    """One for all tests that change nothing."""
+    with driven(settings_of(tmp_path_factory.mktemp("calm")), RULES) as started:
+        yield started

@@ -87,7 +87,8 @@ class Driven:
         raw = (
             body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         )
-        return self.run(self._ask(method, path, raw, {**more, **(headers or {})}))
+        found: Answer = self.run(self._ask(method, path, raw, {**more, **(headers or {})}))
+        return found
 
     async def _ask(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Answer:
         split = urlsplit(path)

@@ -101,7 +101,7 @@ def main(port: str, flags: str) -> None:
     asyncio.run(_prepare(Place(settings)))
     service = Service(settings)
     app = App(service, admin_app(service))
-    uvicorn.run(app, host=HOST, port=int(port), log_level="warning", access_log=False)  # type: ignore[arg-type]  # its types are narrower than ASGI's
+    uvicorn.run(app, host=HOST, port=int(port), log_level="warning", access_log=False)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ class Served:
         """Let schemathesis ask; the test fails with what it found."""
         config = self._folder / "schemathesis.toml"
         config.write_text(CONFIG)
-        hard = ("--max-examples", "150") if LONG else ("--max-examples", "3", "--seed", "1")
+        hard = ("--max-examples", "150") if LONG else ("--max-examples", "4", "--seed", "1")
         told = subprocess.run(
             [
                 *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "run"),
@@ -65,7 +65,9 @@ def served(
 @pytest.mark.timeout(1_800 if LONG else 120)
 @pytest.mark.parametrize("role", ROLES)
 def test_each_role_is_answered_as_described(served: Served, role: Role) -> None:
-    served.fuzz("--header", f"Authorization: Bearer {served.tokens[role]}")
+    # Who may do everything sees every boundary; the others sooner see a 403.
+    phases = () if LONG or role == "admin" else ("--phases", "examples,fuzzing")
+    served.fuzz("--header", f"Authorization: Bearer {served.tokens[role]}", *phases)
 
 
 @pytest.mark.timeout(600 if LONG else 120)

@@ -17,14 +17,14 @@ def put(service: Driven, document: Any, base: int, **more: Any) -> Any:
     return service.ask("PUT", "/rules", {"document": document, "base": base, **more})
 
 
-def starter(service: Driven) -> int:
-    """Return the newest version: the starter rules come before those of the test."""
+def latest(service: Driven) -> int:
+    """Return the newest version: 2, for the starter rules come before those of the test."""
     version: int = service.ask("GET", "/rules").json["latest"]
     return version
 
 
-def test_tells_the_rules_that_hold_one_by_one(service: Driven) -> None:
-    told = service.ask("GET", "/rules").json
+def test_tells_the_rules_that_hold_one_by_one(calm: Driven) -> None:
+    told = calm.ask("GET", "/rules").json
     assert (told["source"], told["version"], told["latest"]) == ("database", 2, 2)
     assert (told["author"], told["comment"]) == ("tests", "the first")
     assert told["in_force"] == "2"
@@ -46,7 +46,7 @@ def test_sums_up_all_that_a_rule_allows(service: Driven) -> None:
         "enforce_percent": "12.5",
         "ends": "2001-01-01",
     }
-    assert put(service, {"rules": [rule]}, starter(service)).status == 200
+    assert put(service, {"rules": [rule]}, latest(service)).status == 200
     told = service.ask("GET", "/rules/7").json
     assert told["limits"] == [
         "10/minute",
@@ -59,16 +59,16 @@ def test_sums_up_all_that_a_rule_allows(service: Driven) -> None:
     assert told["document"] == rule
 
 
-def test_tells_one_rule_or_what_was_meant(service: Driven) -> None:
-    assert service.ask("GET", "/rules/per-user").json["document"] == RULES["rules"][1]
-    missing = service.ask("GET", "/rules/per-usr")
+def test_tells_one_rule_or_what_was_meant(calm: Driven) -> None:
+    assert calm.ask("GET", "/rules/per-user").json["document"] == RULES["rules"][1]
+    missing = calm.ask("GET", "/rules/per-usr")
     assert missing.status == 404
     assert missing.detail == "there is no rule 'per-usr' (did you mean 'per-user'?)"
 
 
-def test_validates_text_with_lines_and_saves_nothing(service: Driven) -> None:
+def test_validates_text_with_lines_and_saves_nothing(calm: Driven) -> None:
     text = "rules:\n  - {name: a, limit: 3/s}\n"
-    told = service.ask("POST", "/rules/validate", {"text": text}).json
+    told = calm.ask("POST", "/rules/validate", {"text": text}).json
     assert told == {
         "valid": False,
         "problems": [
@@ -80,7 +80,7 @@ def test_validates_text_with_lines_and_saves_nothing(service: Driven) -> None:
         ],
         "advice": [],
     }
-    assert starter(service) == 2
+    assert latest(calm) == 2
 
 
 @pytest.mark.parametrize(
@@ -96,16 +96,16 @@ def test_validates_text_with_lines_and_saves_nothing(service: Driven) -> None:
     ],
 )
 def test_validates_data_text_and_json(
-    service: Driven, sent: dict[str, Any], valid: bool, advice: int
+    calm: Driven, sent: dict[str, Any], valid: bool, advice: int
 ) -> None:
-    told = service.ask("POST", "/rules/validate", sent)
+    told = calm.ask("POST", "/rules/validate", sent)
     assert told.status == 200
     assert (told.json["valid"], len(told.json["advice"])) == (valid, advice)
 
 
 @pytest.mark.parametrize("sent", [{}, {"document": {}, "text": ""}, {"json": True}])
-def test_validates_one_thing_at_a_time(service: Driven, sent: dict[str, Any]) -> None:
-    assert service.ask("POST", "/rules/validate", sent).status == 422
+def test_validates_one_thing_at_a_time(calm: Driven, sent: dict[str, Any]) -> None:
+    assert calm.ask("POST", "/rules/validate", sent).status == 422
 
 
 def test_saves_a_version_that_holds_here_soon(service: Driven) -> None:
@@ -128,16 +128,16 @@ def test_the_author_is_whoever_has_the_token(service: Driven) -> None:
     assert (row["actor"], row["action"], row["version"]) == ("a editor", "activate", 3)
 
 
-def test_a_stale_edit_is_a_conflict_and_saves_nothing(service: Driven) -> None:
-    late = put(service, OTHER, 1)
+def test_a_stale_edit_is_a_conflict_and_saves_nothing(calm: Driven) -> None:
+    late = put(calm, OTHER, 1)
     assert late.status == 409
     assert "the rules are at version 2" in late.detail
-    assert starter(service) == 2
+    assert latest(calm) == 2
 
 
-def test_rules_that_are_wrong_are_refused_with_all_that_is(service: Driven) -> None:
+def test_rules_that_are_wrong_are_refused_with_all_that_is(calm: Driven) -> None:
     wrong = {"rules": [{"name": "a"}, {"name": "b", "limits": "lots"}]}
-    refused = put(service, wrong, 2)
+    refused = put(calm, wrong, 2)
     assert refused.status == 422
     assert [each["path"] for each in refused.json["problems"]] == ["rules[0]", "rules[1].limits"]
     assert refused.detail.endswith("(and 1 more)")
@@ -191,8 +191,8 @@ def test_tells_a_version_and_what_it_changed(service: Driven) -> None:
         ("POST", "/rules/versions/99/rollback"),
     ],
 )
-def test_a_version_that_is_not_there_is_not_found(service: Driven, method: str, path: str) -> None:
-    missing = service.ask(method, path)
+def test_a_version_that_is_not_there_is_not_found(calm: Driven, method: str, path: str) -> None:
+    missing = calm.ask(method, path)
     assert missing.status == 404
     assert missing.detail == "there is no version 99 of the rules; the newest is 2"
 

@@ -1,0 +1,214 @@
+"""The service: `POST /v1/check` on one worker with Redis, beside the same server with a constant.
+
+Who asks, who answers and the store are processes of their own on one machine. The servers take
+turns, block by block, and in each round a ratio is taken between neighbours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.servers import free_port
+
+from bench import server
+from bench.harness import BenchError, Target, rotated
+from bench.load import Seen
+from bench.report import table
+
+MATCHING = (1, 3, 10)
+CONSTANT = 0
+TARGET = Target(0.6, 0.8)
+CLIENTS = 64
+LISTED = 100
+_ROUNDS, _QUICK_ROUNDS = 7, 2
+_SECONDS, _QUICK_SECONDS = 1.5, 0.5
+_PATIENCE_S = 30.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One turn of one server."""
+
+    per_second: float
+    p50_ms: float
+    p99_ms: float
+    cpu_us: float
+    """What the server's process spent for one answer, in its own code and in the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A server that runs."""
+
+    port: int
+    pid: int
+
+    def block(self, seconds: float, listed: int = 0) -> Block:
+        """Let a crowd ask for a while."""
+        before = _cpu_s(self.pid)
+        seen = _ask(self.port, seconds, CLIENTS if not listed else 4, listed)
+        spent = _cpu_s(self.pid) - before
+        if seen.failed or not seen.answers:
+            raise BenchError(f"{seen.failed} of {seen.answers} answers were no answers")
+        answers = seen.answers * max(1, listed)
+        return Block(answers / seen.seconds, seen.p50_ms, seen.p99_ms, 1e6 * spent / answers)
+
+
+def run(quick: bool, say: Callable[[str], None]) -> str:
+    """Measure; return the tables."""
+    rounds, seconds = (_QUICK_ROUNDS, _QUICK_SECONDS) if quick else (_ROUNDS, _SECONDS)
+    with server.started() as redis, TemporaryDirectory() as folder, ExitStack() as stack:
+        say(f"service: {CLIENTS} connections on one worker, {', '.join(map(str, MATCHING))} rules")
+        contenders = {CONSTANT: stack.enter_context(_constant())}
+        for number in MATCHING:
+            place = Path(folder) / str(number)
+            contenders[number] = stack.enter_context(_service(place, number, redis.url))
+        blocks = measure(contenders, rounds, seconds)
+        say(f"service: lists of {LISTED}")
+        lists = [contenders[1].block(seconds, LISTED) for _ in range(rounds)]
+    return service_table(blocks, lists)
+
+
+def measure(
+    contenders: Mapping[int, Contender], rounds: int, seconds: float
+) -> dict[int, list[Block]]:
+    """Let the servers take turns; one round is run before, and forgotten."""
+    blocks: dict[int, list[Block]] = {name: [] for name in contenders}
+    for round_ in range(rounds + 1):
+        for name in rotated(list(contenders), round_):
+            block = contenders[name].block(seconds)
+            if round_:
+                blocks[name].append(block)
+    return blocks
+
+
+def service_table(blocks: Mapping[int, Sequence[Block]], lists: Sequence[Block]) -> str:
+    """Return what was measured."""
+    constant = blocks[CONSTANT]
+    rows = [["a constant", *_figures(constant), "", ""]]
+    for number in MATCHING:
+        ratios = [
+            ours.per_second / theirs.per_second
+            for ours, theirs in zip(blocks[number], constant, strict=True)
+        ]
+        rules = "1 rule" if number == 1 else f"{number} rules"
+        ratio = median(ratios)
+        rows.append(
+            [f"{rules} that match", *_figures(blocks[number]), f"**{ratio:.2f}x**",
+             TARGET.verdict(ratio)]
+        )  # fmt: skip
+    head = ["`POST /v1/check`", "a second", "p50 ms", "p99 ms", "CPU µs", "of the constant", ""]
+    listed = median(block.per_second for block in lists)
+    cpu = median(block.cpu_us for block in lists)
+    return (
+        "### The service\n\n"
+        f"One worker with Redis, asked by {CLIENTS} connections from another process on the same "
+        "machine; a limit in each rule. CPU is that of the worker, for one request. At least "
+        f"{TARGET.minimum:g}x is asked for, {TARGET.goal:g}x is the goal.\n\n"
+        f"{table(head, rows)}\n\n"
+        f"In lists of {LISTED}: **{listed:,.0f}** decisions a second, {cpu:.1f} µs of CPU each."
+    )
+
+
+def _figures(blocks: Sequence[Block]) -> list[str]:
+    return [
+        f"{median(block.per_second for block in blocks):,.0f}",
+        f"{median(block.p50_ms for block in blocks):.2f}",
+        f"{median(block.p99_ms for block in blocks):.2f}",
+        f"{median(block.cpu_us for block in blocks):.0f}",
+    ]
+
+
+@contextmanager
+def _constant() -> Iterator[Contender]:
+    port = free_port()
+    with _process([sys.executable, "-m", "bench.constant", str(port)], port) as contender:
+        yield contender
+
+
+@contextmanager
+def _service(folder: Path, matching: int, redis: str) -> Iterator[Contender]:
+    port = free_port()
+    folder.mkdir()
+    rules = folder / "rules.json"
+    rules.write_text(json.dumps(document(matching)))
+    command = [
+        *(sys.executable, "-m", "limen", "serve", "--bind", f"127.0.0.1:{port}"),
+        *("--store", redis, "--rules", str(rules), "--data-dir", str(folder / "data")),
+        *("--log-level", "error"),
+    ]
+    # A block must not fail because this machine was busy for the blink of an eye.
+    with _process(command, port, {"LIMEN_STORE__DEADLINE": "1"}) as contender:
+        yield contender
+
+
+def document(matching: int) -> dict[str, Any]:
+    """Return so many rules that match every request of the crowd, among others that do not."""
+    rules = [
+        {"name": f"rule-{n}", "match": {"path": "/api/*"}, "key": ["user"],
+         "limits": f"{100_000 + n}/minute packed_window"}
+        for n in range(matching)
+    ]  # fmt: skip
+    others = [
+        {"name": f"other-{n}", "match": {"path": f"/other-{n}/*"}, "key": ["user"],
+         "limits": "100/minute"}
+        for n in range(100)
+    ]  # fmt: skip
+    return {"rules": [*rules, *others]}
+
+
+@contextmanager
+def _process(
+    command: Sequence[str], port: int, environment: Mapping[str, str] | None = None
+) -> Iterator[Contender]:
+    started = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, env={**os.environ, **(environment or {})}
+    )
+    try:
+        _wait(port, started)
+        yield Contender(port, started.pid)
+    finally:
+        started.terminate()
+        started.wait(_PATIENCE_S)
+
+
+def _wait(port: int, process: subprocess.Popen[bytes]) -> None:
+    ends = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < ends and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.05)
+    raise BenchError("a server did not start")
+
+
+def _ask(port: int, seconds: float, clients: int, listed: int) -> Seen:
+    command = [sys.executable, "-m", "bench.load", str(port), "--seconds", str(seconds)]
+    command += ["--clients", str(clients), "--list", str(listed)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=seconds + _PATIENCE_S, check=False
+    )
+    if done.returncode:
+        raise BenchError(f"the crowd failed: {done.stderr.strip().splitlines()[-1:]}")
+    return Seen(**json.loads(done.stdout))
+
+
+def _cpu_s(pid: int) -> float:
+    """Return what a process has spent so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS

@@ -1,0 +1,106 @@
+"""`/explain` and `/keys`: what the rules say to a request, and a new start for a key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import servers
+from tests.server.admin.driving import RULES, Driven, driven, settings_of
+
+SEARCH = {"user": "42", "path": "/search/cats"}
+
+
+def spend(service: Driven, times: int) -> Any:
+    said: Any = None
+    for _ in range(times):
+        said = service.ask("POST", "//v1/check", {"attributes": SEARCH}, role=None).json
+    return said
+
+
+def test_explains_why_each_rule_applies_or_does_not(service: Driven) -> None:
+    asked = {"attributes": {"user": "42", "path": "/", "colour": "red"}, "cost": 5}
+    told = service.ask("POST", "/explain", asked).json
+    first, second = told["rules"]
+    assert (first["rule"], first["applies"]) == ("search-per-user", False)
+    assert first["because"] == "path is /search/* : got /"
+    assert first["conditions"] == [
+        {"attribute": "path", "asked": "is /search/*", "got": "/", "holds": False}
+    ]
+    assert (second["rule"], second["applies"], second["because"]) == ("per-user", True, None)
+    assert told["unused"] == ["colour"]
+    assert told["verdict"]["parts"][0]["cost"] == 5
+    assert told["verdict"]["remaining"] == 100, "nothing is charged"
+
+
+def test_inspects_a_key_with_the_message_of_usage(service: Driven) -> None:
+    spend(service, 2)
+    inspected = service.ask("POST", "/keys/inspect", {"attributes": SEARCH})
+    usage = service.ask("GET", "//v1/usage?user=42&path=/search/cats", role=None)
+    same = ("allowed", "rule", "remaining", "version", "limit")
+    assert [inspected.json[name] for name in same] == [usage.json[name] for name in same]
+    assert [part["remaining"] for part in inspected.json["parts"]] == [1, 998, 98]
+    assert inspected.json["receipt"] is None
+    assert inspected.json["id"] == inspected.headers["x-request-id"]
+
+
+def test_resets_a_key_and_writes_it_down(service: Driven) -> None:
+    assert spend(service, 4)["allowed"] is False
+    asked = {"attributes": SEARCH, "rule": "search-per-user", "comment": "they called"}
+    assert service.ask("POST", "/keys/reset", asked).json == {"rules": ["search-per-user"]}
+    assert spend(service, 1)["allowed"] is True
+    row = service.ask("GET", "/audit?limit=1").json["rows"][0]
+    assert (row["action"], row["comment"]) == ("reset", "they called")
+    assert row["subject"] == "rule search-per-user; user=42, path=/search/cats"
+    everything = service.ask("POST", "/keys/reset", {"attributes": SEARCH})
+    assert everything.json == {"rules": ["search-per-user", "per-user"]}
+
+
+def test_a_reset_of_nothing_is_not_written_down(service: Driven) -> None:
+    before = service.ask("GET", "/audit?limit=1").json
+    assert service.ask("POST", "/keys/reset", {"attributes": {}}).json == {"rules": []}
+    assert service.ask("GET", "/audit?limit=1").json == before
+
+
+def test_a_reset_says_what_it_was_about_in_one_line(service: Driven) -> None:
+    asked = {"attributes": {"user": "a\0b\n" + "x" * 4_000}}
+    assert service.ask("POST", "/keys/reset", asked).status == 200
+    subject = service.ask("GET", "/audit?limit=1").json["rows"][0]["subject"]
+    assert subject.startswith(r"rule per-user; user=a\x00b\nxxx")
+    assert len(subject) == 2_000
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "said"),
+    [
+        ("/explain", {}, "attributes: this field is missing"),
+        ("/explain", {"attributes": {"user": 42}}, "attributes.user: expected a valid string"),
+        ("/explain", {"attributes": {}, "cost": -1}, "cost: "),
+        ("/explain", {"attributes": {}, "cost": True}, "cost: "),
+        ("/explain", {"attributes": {}, "at": 1}, "unknown field 'at'"),
+        ("/keys/inspect", {"attributes": {"": "1"}}, "attributes"),
+        ("/keys/inspect", {"attributes": {"user": "x" * 4_097}}, "attributes.user"),
+        ("/keys/reset", {"attributes": {}, "rule": "per-usr"}, "did you mean 'per-user'?"),
+        ("/keys/reset", [], "expected an object"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(calm: Driven, path: str, sent: Any, said: str) -> None:
+    refused = calm.ask("POST", path, sent)
+    assert (refused.status, said in refused.detail) == (422, True), refused.detail
+
+
+def test_a_store_that_is_away_resets_nothing_and_is_told(tmp_path: Path) -> None:
+    with servers.process(servers.binaries()["valkey"]) as redis:
+        url = f"redis://127.0.0.1:{redis.port}"
+        with driven(settings_of(tmp_path, **{"store.url": url}), RULES) as service:
+            redis.kill()
+            before = service.ask("GET", "/audit?limit=1").json
+            away = service.ask("POST", "/keys/reset", {"attributes": SEARCH})
+            assert (away.status, away.headers["retry-after"]) == (503, "1")
+            assert "redis://127.0.0.1" in away.detail
+            assert service.ask("GET", "/audit?limit=1").json == before
+            # To look is possible all the same, and says who answered.
+            looked = service.ask("POST", "/keys/inspect", {"attributes": SEARCH}).json
+            assert looked["degraded"] is True
