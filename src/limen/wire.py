@@ -13,18 +13,20 @@ from msgspec import Meta, Struct
 from limen.model import MAX_COST, Source
 
 MAX_BATCH = 1_000
+MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE = 100, 100, 4_096
 Cost = Annotated[int, Meta(ge=0, le=MAX_COST)]
 Costs = Annotated[dict[str, Cost], Meta(min_length=1, max_length=100)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Attributes = Annotated[
     dict[
-        Annotated[str, Meta(min_length=1, max_length=100)], Annotated[str, Meta(max_length=4_096)]
+        Annotated[str, Meta(min_length=1, max_length=MAX_NAME)],
+        Annotated[str, Meta(max_length=MAX_VALUE)],
     ],
-    Meta(max_length=100),
+    Meta(max_length=MAX_ATTRIBUTES),
 ]
 Key = Annotated[str, Meta(min_length=1, max_length=4_096)]
 Text = Annotated[str, Meta(min_length=1, max_length=1_000)]
-Token = Annotated[str, Meta(min_length=1, max_length=65_536)]
+Token = Annotated[str, Meta(min_length=1, max_length=2**20)]
 
 
 class Question(Struct, frozen=True, forbid_unknown_fields=True):

@@ -25,6 +25,7 @@ _EXTRAS = {
     ("pydantic", "yaml"): ("rules need pydantic and PyYAML", "cli,sql"),
     ("aiosqlite", "alembic", "asyncpg", "sqlalchemy"): ("rules in a database need {}", "cli,sql"),
     ("hiredis", "redis"): ("a store on Redis needs {}", "cli,redis"),
+    ("fastapi", "httptools", "starlette", "uvicorn"): ("the service needs {}", "server"),
 }
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _INTERRUPTED = 130
@@ -155,22 +156,22 @@ def build_app() -> "Typer":
     ) -> None:
         """Decide, for every request, whether it may pass.
 
-        limen is a rate limiter, and a library first:
+        limen is a rate limiter: a service that anybody can ask, and a library.
 
-            from limen import Limiter
-            Limiter().check("user:42", "100/minute").allowed
+            limen serve                 decide over HTTP, at http://localhost:8080
+            limen config show           its settings, and where each comes from
+            limen token create --help   let somebody ask, or manage
 
-        This command shows what it does:
-
-            limen demo                  every algorithm under the same traffic
-            limen demo --no-animation   the same as plain text, at once
-            limen doctor URL            whether a store on Redis is fit for limits
-
-        And it keeps rules, which say who may do how much of what:
+        It keeps rules, which say who may do how much of what:
 
             limen rules --help          write, check, apply and undo them
             limen explain user=42       which rules a request meets, and what is left
             limen kill-switch on        refuse nobody, at once, whatever is broken
+
+        And it shows what there is:
+
+            limen demo                  every algorithm under the same traffic
+            limen doctor URL            whether a store on Redis is fit for limits
         """
         if context.invoked_subcommand is None:
             print(context.get_help())

@@ -69,10 +69,10 @@ class App:
             "/v1/settle": {"POST": lambda asked: decisions.settle(asked.body)},
             "/v1/usage": {"GET": lambda asked: decisions.usage(asked.query, asked.id)},
             "/v1/slots": {"POST": lambda asked: decisions.acquire(asked.body, asked.id)},
-            _SLOTS: {
-                "POST": lambda asked: decisions.renew(asked.slot),
-                "DELETE": lambda asked: decisions.release(asked.slot),
-            },
+        }
+        self._slot_handlers: dict[str, Handler] = {
+            "POST": lambda asked: decisions.renew(asked.slot),
+            "DELETE": lambda asked: decisions.release(asked.slot),
         }
         self._ids = itertools.count(1)
         self._encode = msgspec.json.Encoder().encode
@@ -103,7 +103,7 @@ class App:
         slot = ""
         if by_method is None:
             if path.startswith(_SLOTS) and len(path) > len(_SLOTS):
-                by_method, slot = self._handlers[_SLOTS], path[len(_SLOTS) :]
+                by_method, slot = self._slot_handlers, path[len(_SLOTS) :]
             else:
                 await self._elsewhere(scope, receive, send, headers)
                 return

@@ -26,7 +26,7 @@ from limen.server.counts import Counts
 from limen.server.exchange import Headers, Rejected, decoded
 from limen.server.receipts import Held, Receipts
 
-_MAX_ATTRIBUTES = 100
+_LONGEST_SLOT = 8_000
 
 
 class Asking(NamedTuple):
@@ -218,13 +218,19 @@ def _attributes(query: bytes) -> dict[str, str]:
             keep_blank_values=True,
             strict_parsing=bool(query),
             errors="strict",
-            max_num_fields=_MAX_ATTRIBUTES,
+            max_num_fields=wire.MAX_ATTRIBUTES,
         )
     except ValueError:
         raise Rejected(
-            422, f"the query must be at most {_MAX_ATTRIBUTES} attributes, such as ?user=42&path=/x"
+            422,
+            f"the query must be at most {wire.MAX_ATTRIBUTES} attributes, such as ?user=42&path=/x",
         ) from None
     found = dict(pairs)
     if len(found) < len(pairs):
         raise Rejected(422, "an attribute stands twice in the query")
+    for name, value in pairs:
+        if not 0 < len(name) <= wire.MAX_NAME:
+            raise Rejected(422, f"the name of an attribute has 1 to {wire.MAX_NAME} letters")
+        if len(value) > wire.MAX_VALUE:
+            raise Rejected(422, f"the attribute {name!r} is longer than {wire.MAX_VALUE} letters")
     return found
