@@ -38,6 +38,9 @@ ADDRESS = f"postgresql://joe:{SECRET}@127.0.0.1:1/x"
         ("redis://host:6379: no answer, ask ops@x", "redis://host:6379: no answer, ask ops@x"),
         ("see https://example.com, or me@here", "see https://example.com, or me@here"),
         ("joe:pw@host", "joe:pw@host"),
+        (f"got limen_3f2a91c0_{43 * 'x'}", "got limen_3f2a91c0_***"),
+        ("'limen_3f2a91c0_abcdefg...'", "'limen_3f2a91c0_***...'"),
+        ("limen_tokens of limen_3f2a91c0", "limen_tokens of limen_3f2a91c0"),
     ],
 )
 def test_a_login_is_masked(text: str, shown: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from limen.rules.stores.tokens import Role
 from tests.server.admin.driving import ADMIN, CHECK, Answer
-from tests.server.asking import Asker, asking, verdict
+from tests.server.asking import Asker, asking, granted, verdict
 
 RULES = """
 rules:
@@ -602,12 +603,36 @@ def test_too_large_by_its_own_word(service: Asker) -> None:
 
 
 def test_every_receipt_that_is_given_can_be_given_back(service: Asker) -> None:
-    limits = [f"9/{n}s" for n in range(1, 101)]
-    for key in ("k" * 4_096, "\U0001f600" * 4_096):
-        receipt = service.check(key=key, limits=limits).receipt
+    limits = [f"1000/{n}m sliding_counter" for n in range(1, 101)]
+    for key in ("k" * 4_096, "\U0001f600" * 4_096, random_text(4_096)):
+        answer = service.post("/v1/check", {"key": key, "limits": limits, "cost": 7})
+        receipt = verdict(answer).receipt
+        assert receipt is not None
+        # Not a hundred times the key.
+        assert len(receipt) < 3 * len(key.encode())
         assert service.changed("refund", receipt=receipt)
-        slot = service.acquire(key=key, concurrency=PLACES).slot
+        looked = service.check(key=key, limits=limits, peek=True)
+        assert {part.remaining for part in looked.parts} == {1_000}
+        service.service.counts.allowed -= 1
+
+
+def test_every_slot_that_is_given_can_be_released(service: Asker) -> None:
+    for key in ("k" * 4_096, "\U0001f600" * 4_096, random_text(1_000)):
+        answer = service.post("/v1/slots", {"key": key, "concurrency": PLACES})
+        slot = granted(answer).slot
         assert slot is not None
         # It has to fit into the first line of a request.
         assert len(slot) < service.service.settings.http.max_header // 2
+        assert service.renew(slot)
         assert service.release(slot)
+        service.service.counts.allowed -= 1
+    answer = service.post("/v1/slots", {"key": random_text(4_096), "concurrency": PLACES})
+    refused(answer, 422, "the key", "too long")
+    answer = service.post("/v1/slots", attributes(user=random_text(4_096)))
+    refused(answer, 422, "attributes", "too long")
+
+
+def random_text(length: int) -> str:
+    """Return a text that cannot be said any shorter."""
+    found = random.Random(1)
+    return "".join(chr(found.randrange(0x10000, 0x110000)) for _ in range(length))

@@ -81,7 +81,8 @@ def _tell(settings: Settings, started: Started) -> None:
         ("admin token", _token(prepared.admin_token)),
     ]
     for name, value in rows:
-        draw.line(f"  {name:<12} {value}")
+        # As it is: whatever else prints would mask the token, which is meant to be read here.
+        print(f"  {name:<12} {value}")
     if not settings.is_loopback and not settings.tls.is_on:
         draw.line(
             "  note         tokens travel unencrypted; add --tls-certificate and --tls-key, or put "

@@ -126,6 +126,7 @@ class Decisions:
         if question.limits is not None:
             checks += _own_checks(question.key, question.limits, question.cost)
         slot = self._limiter.hold(*checks)
+        self._refuse_too_long(slot.id, slot.places)
         decision = await slot.acquire()
         self._counts.add(decision)
         verdict = answers.of_decision(decision, self._engine.rules.version, id_, self._receipts)
@@ -136,6 +137,7 @@ class Decisions:
         if question.attributes is None:
             raise Rejected(422, "attributes are missing, or your own key and concurrency")
         slot = self._engine.slot(question.attributes, question.cost)
+        self._refuse_too_long(slot.id, slot.places)
         said = await slot.acquire()
         self._counts.add(said)
         verdict = answers.of_verdict(said, id_, self._receipts)
@@ -191,6 +193,11 @@ class Decisions:
     def _headers(self, said: Verdict | Decision) -> Headers:
         answer = answer_of_verdict(said) if isinstance(said, Verdict) else answer_of(said)
         return raw_headers(answer, self._styles, time.time())
+
+    def _refuse_too_long(self, id_: str | None, places: tuple[Check, ...]) -> None:
+        """Refuse a slot that nobody could renew, because it would not fit into an address."""
+        if len(self._receipts.slot(Held(id_ or "", places))) > _LONGEST_SLOT:
+            raise Rejected(422, "the key, or attributes that rules count by, are too long to hold")
 
     def _granted(self, verdict: wire.Verdict, held: Held | None, headers: Headers) -> Reply:
         slot = None if held is None else self._receipts.slot(held)
