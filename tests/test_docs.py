@@ -16,6 +16,7 @@ import pytest
 
 import limen
 from tests import servers
+from tests.client import services
 
 ROOT = Path(__file__).parent.parent
 TAUGHT = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -58,12 +59,15 @@ def blocks_of(page: Path) -> list[Block]:
     return blocks
 
 
-def run(block: Block, page: Path, namespace: dict[str, Any], port: int) -> str:
+def run(block: Block, page: Path, namespace: dict[str, Any], ports: dict[str, int]) -> str:
     """Run a block, as if the lines above it were blank, so that a traceback names its line.
 
-    Where it says that Redis is on its usual port, it finds a server that is there for it alone.
+    Where it says that Redis, or a service, is on its usual port, it finds one that is there for it
+    alone.
     """
-    text = block.text.replace("localhost:6379", f"127.0.0.1:{port}")
+    text = block.text
+    for usual, port in ports.items():
+        text = text.replace(usual, f"127.0.0.1:{port}")
     code = compile("\n" * (block.line - 1) + text, str(page), "exec", dont_inherit=True)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -72,16 +76,23 @@ def run(block: Block, page: Path, namespace: dict[str, Any], port: int) -> str:
 
 
 @pytest.fixture
-def port(page: Path) -> Iterator[int]:
-    if "localhost:6379" not in page.read_text():
-        yield 0
-        return
-    with servers.server(servers.binaries()["valkey"]) as started:
-        yield started
+def ports(page: Path, tmp_path: Path) -> Iterator[dict[str, int]]:
+    """Return where to find what a page says is on its usual port."""
+    code = "".join(block.text for block in blocks_of(page) if block.language == "python")
+    found: dict[str, int] = {}
+    with contextlib.ExitStack() as stack:
+        if "localhost:6379" in code:
+            valkey = servers.server(servers.binaries()["valkey"])
+            found["localhost:6379"] = stack.enter_context(valkey)
+        if "localhost:8080" in code:
+            starter = (ROOT / "src/limen/server/starter.yaml").read_text()
+            service = stack.enter_context(services.served(tmp_path, rules=starter))
+            found["localhost:8080"] = service.port
+        yield found
 
 
 @pytest.mark.parametrize("page", TAUGHT, ids=FROM_ROOT.get)
-def test_examples_print_what_is_shown(page: Path, port: int) -> None:
+def test_examples_print_what_is_shown(page: Path, ports: dict[str, int]) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     blocks = blocks_of(page)
     # A page may turn the log down, for itself.
@@ -93,9 +104,9 @@ def test_examples_print_what_is_shown(page: Path, port: int) -> None:
                 continue
             shown = following.text if following.language == "text" else ""
             where = f"{page.name}, the block of line {block.line}"
-            assert run(block, page, namespace, port) == shown, where
+            assert run(block, page, namespace, ports) == shown, where
         for value in namespace.values():
-            if isinstance(value, limen.Limiter):
+            if isinstance(value, limen.Limiter | limen.Client):
                 value.close()
 
 
@@ -137,7 +148,7 @@ def test_pages_named_in_the_code_exist() -> None:
 
 @pytest.mark.parametrize("name", limen.__all__)
 def test_every_public_name_is_documented(name: str) -> None:
-    pages = [ROOT / "docs" / f"{page}.md" for page in ("library", "limits", "rules")]
+    pages = [ROOT / "docs" / f"{page}.md" for page in ("client", "library", "limits", "rules")]
     assert any(re.search(rf"(?<!\w){name}(?!\w)", page.read_text()) for page in pages)
 
 

@@ -1,6 +1,7 @@
 """limen decides, for every request, whether it may pass."""
 
-from limen.client import AsyncClient, Client
+from typing import TYPE_CHECKING, Any
+
 from limen.errors import (
     ConfigurationError,
     Conflict,
@@ -13,6 +14,9 @@ from limen.errors import (
 )
 from limen.limiter import AsyncLimiter, Limiter
 from limen.model import Check, Concurrency, Decision, Limit
+
+if TYPE_CHECKING:
+    from limen.client import AsyncClient, Client
 
 __version__ = "0.1.0"
 
@@ -35,3 +39,13 @@ __all__ = [
     "StoreError",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # The clients are for those who ask a service; the others need not wait for them.
+    if name in ("AsyncClient", "Client"):
+        from limen import client
+
+        found = globals()[name] = getattr(client, name)
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

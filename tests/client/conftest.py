@@ -14,6 +14,7 @@ import pytest
 from limen import AsyncClient, Client
 from tests.client.drivers import Blocking, Threaded
 from tests.client.services import Served, served
+from tests.proxy import Proxy, proxy
 
 Connect = Callable[..., Threaded]
 
@@ -24,11 +25,22 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield started
 
 
+class Leaving:
+    """A way to the service, which can be cut off for good."""
+
+    def __init__(self, way: Proxy) -> None:
+        self._way = way
+        self.url = f"http://localhost:{way.port}"
+
+    def leave(self) -> None:
+        self._way.refuse()
+        self._way.cut()
+
+
 @pytest.fixture
-def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A service for one test alone, which may do with it what it likes."""
-    with served(tmp_path_factory.mktemp("fragile")) as started:
-        yield started
+def leaving(service: Served) -> Iterator[Leaving]:
+    with proxy(service.port) as way:
+        yield Leaving(way)
 
 
 @pytest.fixture(params=["threads", "asyncio"])

@@ -56,14 +56,15 @@ rules:
 class Served:
     """A service."""
 
-    def __init__(self, folder: Path, *settings: str, scheme: str = "http") -> None:
+    def __init__(
+        self, folder: Path, *settings: str, rules: str = RULES, scheme: str = "http"
+    ) -> None:
         self._folder = folder
         self._settings = settings
         self._scheme = scheme
         self.port = free_port()
-        rules = folder / "rules.yaml"
-        rules.write_text(RULES)
-        self._rules = rules
+        self._rules = folder / "rules.yaml"
+        self._rules.write_text(rules)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -78,7 +79,7 @@ class Served:
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
-        ends = time.monotonic() + 20
+        ends = time.monotonic() + 60
         while time.monotonic() < ends:
             try:
                 if self.calls() >= 0:
@@ -121,10 +122,13 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path, *settings: str, scheme: str = "http") -> Iterator[Served]:
-    service = Served(folder, *settings, scheme=scheme)
-    service.start()
+def served(
+    folder: Path, *settings: str, rules: str = RULES, scheme: str = "http"
+) -> Iterator[Served]:
+    """Run a service until the end."""
+    service = Served(folder, *settings, rules=rules, scheme=scheme)
     try:
+        service.start()
         yield service
     finally:
         service.kill()

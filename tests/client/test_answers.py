@@ -114,6 +114,21 @@ def test_nobody_gets_the_answer_to_another(connect: Connect) -> None:
             assert client.decide(somebody()).source == "store"
 
 
+@pytest.mark.parametrize("stands_still", [False, True])
+def test_a_connection_that_the_service_closed_is_not_used_again(
+    connect: Connect, stands_still: bool
+) -> None:
+    with raw(right, closes=True) as server:
+        client = connect(server.url, timeout=5)
+        for _ in range(2):
+            assert client.decide(somebody()).source == "store"
+            if stands_still:
+                time.sleep(1.05)  # a loop does not run meanwhile, and hears of nothing
+            else:
+                client.pause(0.05)
+        assert client.decide_many([somebody()])[0].source == "store"
+
+
 def test_after_three_failures_the_service_is_left_alone_and_one_caller_tries(
     connect: Connect,
 ) -> None:
@@ -121,19 +136,21 @@ def test_after_three_failures_the_service_is_left_alone_and_one_caller_tries(
         client = connect(server.url, timeout=0.1)
         for _ in range(3):
             client.decide(somebody())
-        assert len(server.asked) == 3
         began = time.monotonic()
+        assert len(server.asked) == 3
         client.together([lambda: client.decide(somebody())] * 200, 16)
         client.usage(somebody())
-        assert time.monotonic() - began < 0.6
-        assert len(server.asked) == 3
+        # Nobody waited, and nobody asked; on a machine so slow that a second went by, one did.
+        assert len(server.asked) - 3 <= time.monotonic() - began
         client.pause(began + 1.0 - time.monotonic())
+        before = len(server.asked)
         client.together([lambda: client.decide(somebody())] * 200, 16)
-        assert len(server.asked) == 4
+        took = time.monotonic() - began - 1.0
+        assert 1 <= len(server.asked) - before <= 1 + took
         server.answer = right
-        client.pause(1.1)
-        client.together([lambda: client.decide(somebody())] * 16, 16)
-        assert client.decide(somebody()).source == "store"
+        while client.decide(somebody()).source != "store":
+            assert time.monotonic() - began < 10
+            client.pause(0.02)
 
 
 def test_a_bad_item_is_told_and_the_others_are_asked_again(connect: Connect) -> None:

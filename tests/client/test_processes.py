@@ -9,7 +9,9 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,7 @@ from tests.client.drivers import somebody
 from tests.client.services import Served, served
 
 
-def in_child(work: Callable[[], bool]) -> bool:
+def in_child(work: Callable[[], bool], meanwhile: Callable[[], object] = bool) -> bool:
     """Return what some work comes to in the child of a fork."""
     with warnings.catch_warnings():
         # Python warns of forks beside threads; that they work is what is tested.
@@ -31,37 +33,60 @@ def in_child(work: Callable[[], bool]) -> bool:
             code = 0 if work() else 2
         finally:
             os._exit(code)
+    meanwhile()
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status) == 0
+
+
+@contextmanager
+def busy(client: Client) -> Iterator[None]:
+    """Have some threads ask for something else all the while."""
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            client.check("busy", "10/second")
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_client_goes_on_in_the_child_of_a_fork(service: Served) -> None:
     key = somebody()["user"]
-    with Client(service.url, timeout=5) as client:
-        stop = threading.Event()
-
-        def busy() -> None:
-            while not stop.is_set():
-                client.check("busy", "10/second")
-
-        threads = [threading.Thread(target=busy) for _ in range(8)]
-        for thread in threads:
-            thread.start()
+    with Client(service.url, timeout=5) as client, busy(client):
         assert client.check(key, "1000/minute").remaining == 999
 
         def work() -> bool:
             said = [client.check(key, "1000/minute") for _ in range(10)]
-            slot = client.slot(somebody("/export"))
-            return all(verdict.source == "store" for verdict in said) and bool(slot.acquire())
+            with client.slot(somebody("/export")):
+                return all(verdict.source == "store" for verdict in said)
 
         for _ in range(5):
             assert in_child(work)
-        stop.set()
-        for thread in threads:
-            thread.join()
         # Nobody got the answer to somebody else's question, and both were counted.
         assert client.check(key, "1000/minute").remaining == 948
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_parent_and_child_do_not_share_a_connection(service: Served) -> None:
+    with Client(service.url, timeout=5) as client:
+
+        def ask(key: str) -> bool:
+            said = [client.check(key, "1000/minute") for _ in range(200)]
+            return all(each.source == "store" and each.parts[0].key == key for each in said)
+
+        assert ask("before the fork")
+        of_parent: list[bool] = []
+        assert in_child(lambda: ask("child"), lambda: of_parent.append(ask("parent")))
+        assert of_parent == [True]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
@@ -108,10 +133,10 @@ def test_keeps_its_connection_over_tls(secure: Served, certificate: tuple[Path, 
     opened = 0
 
     class Counting(ssl.SSLContext):
-        def wrap_socket(self, *args: object, **kwargs: object) -> ssl.SSLSocket:  # type: ignore[override]
+        def wrap_socket(self, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
             nonlocal opened
             opened += 1
-            return super().wrap_socket(*args, **kwargs)  # type: ignore[arg-type]
+            return super().wrap_socket(*args, **kwargs)
 
     context = Counting(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(certificate[0])

@@ -114,7 +114,7 @@ def lasting(least: float, most: float) -> Iterator[None]:
 
 @pytest.mark.parametrize("start", [b"GET /", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nX: "])
 def test_a_head_that_trickles_in_is_refused_in_the_end(quick: Served, start: bytes) -> None:
-    with quick.raw() as raw, trickling(raw, start), lasting(0.25, 1.5):
+    with quick.raw() as raw, trickling(raw, start), lasting(0.25, 3):
         response = raw.response()
         assert (response.status, response.closes) == (408, True)
         assert "in time" in response.problem["detail"]
@@ -123,7 +123,7 @@ def test_a_head_that_trickles_in_is_refused_in_the_end(quick: Served, start: byt
 
 def test_a_body_that_trickles_in_is_refused_in_the_end(quick: Served) -> None:
     start = request("/echo", "Content-Length: 1000", method="POST")
-    with quick.raw() as raw, trickling(raw, start), lasting(0.25, 1.5):
+    with quick.raw() as raw, trickling(raw, start), lasting(0.25, 3):
         assert raw.response().problem["status"] == 408
         assert raw.ends()
     until(lambda: quick.app.seen[-1] == "http.disconnect")
@@ -150,7 +150,7 @@ def trickling(raw: Raw, start: bytes) -> Iterator[None]:
 
 
 def test_who_says_nothing_is_sent_away_without_a_word(quick: Served) -> None:
-    with quick.raw() as raw, lasting(0.25, 1.5):
+    with quick.raw() as raw, lasting(0.25, 3):
         assert raw.ends()
 
 
@@ -160,7 +160,7 @@ def test_an_idle_connection_is_closed_after_a_while_and_not_before(quick: Served
             assert raw.get().status == 200
             time.sleep(0.2)
         raw.get()
-        with lasting(0.35, 1.5):
+        with lasting(0.35, 3):
             assert raw.ends()
 
 
@@ -186,7 +186,7 @@ def test_an_answer_before_the_end_of_a_body_leaves_the_connection_in_order(quick
         assert raw.get().status == 200
         raw.send(request("/early", "Content-Length: 100000", method="POST") + bytes(1_000))
         assert raw.response().status == 413
-        with lasting(0.1, 1.5):
+        with lasting(0.1, 3):
             assert raw.ends()
 
 
@@ -206,11 +206,11 @@ def test_five_hundred_slow_clients_do_not_slow_a_quick_one() -> None:
                 start = time.monotonic()
                 assert raw.get().status == 200
                 times.append(time.monotonic() - start)
-        assert sorted(times)[len(times) // 2] < 0.05
+        assert sorted(times)[len(times) // 2] < 0.1
         for index, each in enumerate(slow):
             assert index % 4 == 3 or each.response().status == 408
             assert each.ends()
-        assert time.monotonic() < end + 2.0
+        assert time.monotonic() < end + 4.0
 
 
 def test_who_does_not_read_the_answer_is_cut_off(quick: Served) -> None:
@@ -245,17 +245,17 @@ def test_who_reads_slowly_but_reads_gets_the_whole_answer(quick: Served) -> None
             time.sleep(0.008)
 
 
-def test_a_client_is_not_late_while_it_is_the_app_that_does_not_read(quick: Served) -> None:
-    body = bytes(20_000_000)
-    with quick.raw() as raw:
-        sender = threading.Thread(target=raw.send, args=(request("/late", body=body),))
+def test_a_client_is_not_late_while_it_is_the_app_that_does_not_read() -> None:
+    asked = request("/late", body=bytes(20_000_000))
+    with Served(Limits(read_timeout=1.0), uvloop.new_event_loop) as served, served.raw() as raw:
+        sender = threading.Thread(target=raw.send, args=(asked,))
         sender.start()
-        sender.join(0.7)
+        sender.join(1.6)
         # The kernel takes a few megabytes, the server next to nothing.
         assert sender.is_alive()
-        [connection] = quick.connections._all()
+        [connection] = served.connections._all()
         assert len(connection.cycle.body) < 1_000_000
-        quick.call(quick.app.go_on.set)
+        served.call(served.app.go_on.set)
         assert raw.response().body == b"20000000"
         sender.join()
 
@@ -563,7 +563,7 @@ def test_an_idle_connection_may_ask_once_more_when_the_server_ends(patient: Serv
         until(lambda: len(patient.connections) == 3)
         patient.call(patient.connections.drain)
         time.sleep(0.5)
-        with lasting(0.3, 1.5):
+        with lasting(0.3, 3):
             response = asks.get()
             assert (response.status, response.closes) == (200, True)
             assert asks.ends()

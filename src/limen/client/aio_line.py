@@ -14,15 +14,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, cast
 
 from limen.client.address import Address
-from limen.client.desk import Answer, Away, take
 from limen.client.http1 import Garbled, Reader, Response
 from limen.client.questions import Asked
+from limen.client.tickets import MAX_CALLS, MAX_IDLE, MAX_OTHERS, Answer, Away, late, take
 
-MAX_CALLS = 2
-"""How many calls with decisions are under way at the same time."""
-_MAX_IDLE = 18
 _IDLE_S = 1.0
-_MAX_OTHERS = 16
 
 
 class Wire(asyncio.Protocol):
@@ -136,7 +132,7 @@ class Home:
         self._left: list[asyncio.Task[Wire]] = []
         """Connections that are being opened, for which nobody waits any more."""
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._others = asyncio.Semaphore(_MAX_OTHERS)
+        self._others = asyncio.Semaphore(MAX_OTHERS)
         self._is_closed = False
 
     async def ask(self, asked: Asked, ends: float) -> Answer:
@@ -145,7 +141,7 @@ class Home:
         self._waiting.append(ticket)
         if self._calls < MAX_CALLS:
             self._start_call()
-        timer = self.loop.call_at(ends, ticket.tell, _late())
+        timer = self.loop.call_at(ends, ticket.tell, late())
         try:
             return await ticket.future
         finally:
@@ -207,7 +203,7 @@ class Home:
                 await asyncio.sleep(0)
         finally:
             for ticket in batch:
-                ticket.tell(_late())
+                ticket.tell(late())
             self._calls -= 1
             if self._waiting and not self._is_closed and self._calls < MAX_CALLS:
                 self._start_call()
@@ -237,7 +233,7 @@ class Home:
             raise
 
     def _give(self, wire: Wire) -> None:
-        if self._is_closed or len(self._idle) >= _MAX_IDLE or not wire.is_fresh:
+        if self._is_closed or len(self._idle) >= MAX_IDLE or not wire.is_fresh:
             wire.close()
         else:
             wire.used_at = self.loop.time()
@@ -271,7 +267,3 @@ class Home:
         self._left.remove(opening)
         if not opening.cancelled() and opening.exception() is None:
             self._give(opening.result())
-
-
-def _late() -> Away:
-    return Away("timeout", "no answer in time", proves=False)

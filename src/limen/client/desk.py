@@ -10,7 +10,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -23,16 +23,15 @@ from limen.client.breaker import Breaker
 from limen.client.http1 import Head, Request, Response
 from limen.client.questions import Actual, Asked
 from limen.client.stand_in import LOCAL, StandIn
+from limen.client.tickets import Answer, Away, Ticket, take
 from limen.errors import ConfigurationError, InvalidInput, StoreError
 from limen.limiter import Slot
 from limen.limiter.plan import Limits
 from limen.model import Concurrency, Limit, OnError
-from limen.wire import MAX_BATCH, Done, SlotVerdict, Verdict
+from limen.wire import Done, SlotVerdict, Verdict
 
 T = TypeVar("T")
 Flow = Generator[Request, Response, T]
-MAX_BYTES = 2**19
-"""How long a list of questions may get; a service takes twice that, unless told otherwise."""
 _ITEM = re.compile(r"\[(\d{1,6})\](?:\.|: )?")
 _PROBLEM = "application/problem+json"
 # Of the 4xx, those that tell of the way to the service and not of what was asked.
@@ -46,43 +45,12 @@ _done = msgspec.json.Decoder(Done)
 _encode = msgspec.json.Encoder().encode
 
 
-class Away(Exception):
-    """Say that the service did not answer, or not as a service of limen would."""
-
-    def __init__(self, kind: str, reason: str, *, proves: bool = True) -> None:
-        super().__init__(reason)
-        self.kind = kind
-        self.proves = proves
-        """Whether it tells something about the service; a call that had no time left does not."""
-
-
 class _Rejected(Exception):
     """The service does not understand a question. It charged nothing."""
 
 
 class _Problem(Struct):
     detail: str = ""
-
-
-Answer = Verdict | InvalidInput | ConfigurationError | Away
-
-
-class Ticket(Protocol):
-    """Somebody who waits for the answer to a question."""
-
-    asked: Asked
-
-    @property
-    def is_done(self) -> bool:
-        """Whether nobody waits any more."""
-        ...
-
-    def tell(self, answer: Answer) -> None:
-        """Give the answer to whoever still waits."""
-        ...
-
-
-Standing = TypeVar("Standing", bound=Ticket)
 
 
 class _Item:
@@ -361,21 +329,6 @@ class Desk:
             f"the service at {self._address} did not answer ({away.kind}): {away}; "
             f"decided here: {self._on_error}",
         )
-
-
-def take(line: deque[Standing], first: Standing | None = None) -> list[Standing]:
-    """Take from the front of a line what fits into one call, behind `first`."""
-    batch = [] if first is None else [first]
-    size = sum([len(ticket.asked.body) for ticket in batch])
-    while line and len(batch) < MAX_BATCH:
-        ticket = line[0]
-        if not ticket.is_done:
-            size += len(ticket.asked.body) + 1
-            if batch and size > MAX_BYTES:
-                break
-            batch.append(ticket)
-        line.popleft()
-    return batch
 
 
 def _chunks(items: Iterable[_Item]) -> Iterator[list[_Item]]:

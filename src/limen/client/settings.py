@@ -9,8 +9,9 @@ from typing import get_args
 from msgspec import Struct
 
 from limen.client.address import Address, parse
-from limen.client.desk import Away, Desk
+from limen.client.desk import Desk
 from limen.client.http1 import Garbled
+from limen.client.tickets import Away
 from limen.errors import ConfigurationError, shown
 from limen.limiter.settings import valid_instances
 from limen.model import OnError

@@ -17,14 +17,10 @@ from contextlib import suppress
 from typing import Any
 
 from limen.client.address import Address
-from limen.client.desk import Answer, Away, take
 from limen.client.http1 import Reader, Response
 from limen.client.questions import Asked
+from limen.client.tickets import MAX_CALLS, MAX_IDLE, MAX_OTHERS, Answer, late, take
 
-MAX_CALLS = 2
-"""How many calls with decisions are under way at the same time."""
-_MAX_IDLE = 18
-_MAX_OTHERS = 16
 _CHUNK = 65_536
 
 
@@ -90,7 +86,7 @@ class Pool:
     def begin(self) -> None:
         """Start from nothing. After a fork too: locks and connections are the other process's."""
         self._mutex = threading.Lock()
-        self._others = threading.BoundedSemaphore(_MAX_OTHERS)
+        self._others = threading.BoundedSemaphore(MAX_OTHERS)
         idle, self._idle = self._idle, []
         self._left: list[_Opening] = []
         self._round = object()
@@ -143,7 +139,7 @@ class Pool:
 
     def _give(self, wire: Wire, round_: object) -> None:
         with self._mutex:
-            if round_ is self._round and len(self._idle) < _MAX_IDLE:
+            if round_ is self._round and len(self._idle) < MAX_IDLE:
                 self._idle.append(wire)
                 return
         wire.close()
@@ -265,7 +261,7 @@ class Line:
         finally:
             if ticket.leads:
                 self._hand_on()
-        return _late() if ticket.answer is None else ticket.answer
+        return late() if ticket.answer is None else ticket.answer
 
     def _step_out(self, ticket: Ticket) -> None:
         """Leave the line: for an answer, for the lead, or because the time is over."""
@@ -274,7 +270,7 @@ class Line:
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
                 # Nobody will have asked for it.
-                ticket.answer = _late()
+                ticket.answer = late()
 
     def _lead(self, ticket: Ticket) -> None:
         with self._mutex:
@@ -283,7 +279,7 @@ class Line:
             self._call(batch, ticket.ends)
         finally:
             for each in batch:
-                each.tell(_late())
+                each.tell(late())
 
     def _hand_on(self) -> None:
         with self._mutex:
@@ -298,7 +294,3 @@ class Line:
 def _left(ends: float) -> float:
     # Never 0, which would mean not to wait at all, and be another error.
     return max(ends - time.monotonic(), 0.000_1)
-
-
-def _late() -> Away:
-    return Away("timeout", "no answer in time", proves=False)

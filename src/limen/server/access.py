@@ -59,6 +59,7 @@ class Access:
         self._known: dict[str, Caller] = {}
         self._path = folder / _FILE
         self._version: int | None = None
+        self._looks = self._last_look = 0
 
     @property
     def version(self) -> int | None:
@@ -106,10 +107,17 @@ class Access:
 
     async def refresh(self, store: Any) -> None:
         """Look whether the tokens of the database have changed. Never raises."""
+        self._looks += 1
+        look = self._looks
         try:
             version = await store.tokens_version()
-            if version != self._version:
-                self.take(version, await store.tokens())
+            if version == self._version:
+                return
+            tokens = await store.tokens()
+            # One that began later knows more: a slow look must not bring a revoked token back.
+            if look > self._last_look:
+                self._last_look = look
+                self.take(version, tokens)
         except LimenError as error:
             _logger.debug("tokens were not looked at: %s", error)
 

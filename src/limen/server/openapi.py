@@ -1,14 +1,13 @@
-"""The description of the whole service: `/openapi.json`, and a page of it for people.
+"""The description of the whole service, for programs: `/openapi.json`.
 
 What FastAPI knows of `/admin/v1` is joined with the decisions of `/v1`, whose messages describe
-themselves. The page is made here, of text alone: it needs nothing from elsewhere.
+themselves.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from html import escape
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -130,11 +129,6 @@ def describe(app: FastAPI, settings: Settings) -> dict[str, Any]:
     return found
 
 
-def page(description: dict[str, Any]) -> str:
-    """Return the description as a page for people, in HTML."""
-    return "".join(_page(description))
-
-
 def _ref(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
@@ -242,7 +236,7 @@ def _decisions(settings: Settings) -> dict[str, Any]:
         "/v1/slots/{slot}": {
             "parameters": [slot],
             "post": decides("Lengthen the lease of a slot to a full one", done, 503),
-            "delete": decides("Free the places of a slot", done, 503),
+            "delete": decides("Free the places of a slot", done),
         },
     }
 
@@ -258,65 +252,3 @@ def _body(schema: dict[str, Any], *examples: Any) -> dict[str, Any]:
     named = {str(number): {"value": value} for number, value in enumerate(examples, 1)}
     kind = {"schema": schema, "examples": named}
     return {"required": True, "content": {"application/json": kind}}
-
-
-def _page(description: dict[str, Any]) -> Iterator[str]:
-    info = description["info"]
-    yield (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>{escape(info['title'])}: the API</title><style>{_STYLE}</style></head><body>"
-        f"<h1>{escape(info['title'])} <small>{escape(info['version'])}</small></h1>"
-        f"<p>{escape(info['description'])}</p>"
-        '<p>For programs: <a href="/openapi.json">openapi.json</a></p>'
-    )
-    tag = None
-    for path, operations in description["paths"].items():
-        shared = operations.get("parameters", [])
-        for method, operation in operations.items():
-            if method == "parameters":
-                continue
-            if operation["tags"][0] != tag:
-                tag = operation["tags"][0]
-                yield f"<h2>{escape(tag)}</h2>"
-            yield from _section(path, method.upper(), operation, shared)
-    yield "</body></html>"
-
-
-def _section(path: str, method: str, operation: dict[str, Any], shared: list[Any]) -> Iterator[str]:
-    ways = operation.get("security", [{}])
-    roles = [role for way in ways for role in way.get(SCHEME, [])]
-    whom = "no token needed" if {} in ways else f"role {', '.join(roles)}"
-    yield (
-        f"<details><summary><b>{method}</b> <code>{escape(path)}</code> "
-        f"{escape(operation['summary'])} <small>{whom}</small></summary>"
-    )
-    if operation.get("description"):
-        yield f"<p>{escape(operation['description'])}</p>"
-    rows = [
-        (each["name"], each["in"], each.get("description", ""))
-        for each in (*shared, *operation.get("parameters", []))
-    ]
-    yield from _table(rows)
-    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
-    if body:
-        yield f"<p>body</p><pre>{escape(json.dumps(body['schema'], indent=2))}</pre>"
-    for example in body.get("examples", {}).values():
-        yield f"<pre>{escape(json.dumps(example['value'], indent=2))}</pre>"
-    yield from _table(
-        [(status, told["description"]) for status, told in operation["responses"].items()]
-    )
-    yield "</details>"
-
-
-def _table(rows: list[Any]) -> Iterator[str]:
-    if rows:
-        cells = ["".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows]
-        yield f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
-
-
-_STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    "small{color:#666}details{margin:.3rem 0}summary{cursor:pointer}td{padding:.1rem 1rem .1rem 0}"
-    "pre{background:#f4f4f4;padding:.5rem;overflow:auto}"
-)

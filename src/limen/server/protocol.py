@@ -315,12 +315,20 @@ class Connection(HttpToolsProtocol):
         """Close the connection if its time is over."""
         if self._is_stuck(now):
             self.transport.abort()
+        elif self._is_reading and self._is_waited_for():
+            self._deadline += self._shared.look_s
         elif now < self._deadline or self.transport.is_closing():
             return
         elif self._is_reading and not self._is_deaf:
-            self._expire()
+            self._refuse(Refused(408, _TOO_LATE))
         else:
             self.transport.close()
+
+    def _is_waited_for(self) -> bool:
+        """Say whether it is we who hold a request up: that time is not the client's."""
+        return self.flow.read_paused or (
+            not self._is_in_head and self.cycle.waiting_for_100_continue
+        )
 
     def _is_stuck(self, now: float) -> bool:
         """Say whether the client has left lie for too long what was sent to it."""
@@ -329,14 +337,6 @@ class Connection(HttpToolsProtocol):
             return False
         self._unsent_since = min(self._unsent_since, now)
         return now >= self._unsent_since + self._shared.limits.write_timeout
-
-    def _expire(self) -> None:
-        """Refuse a request that is late, unless it is we who do not read."""
-        is_waiting = not self._is_in_head and self.cycle.waiting_for_100_continue
-        if self.flow.read_paused or is_waiting:
-            self._deadline += self._shared.look_s
-        else:
-            self._refuse(Refused(408, _TOO_LATE))
 
     def _refuse(self, refused: Refused) -> None:
         """Answer in place of the app, hear no more, and close."""

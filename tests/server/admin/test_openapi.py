@@ -46,6 +46,7 @@ def test_the_page_lists_every_operation_and_needs_nothing_from_elsewhere(
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert all(f"<code>{path}</code>" in page for path in described["paths"])
     assert "<script" not in page
+    assert "<td>base</td><td></td><td>The newest version when the edit began" in page
     assert not re.search(r'(src|href)="(https?:)?//', page)
 
 

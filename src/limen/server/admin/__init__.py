@@ -16,6 +16,7 @@ from limen.server import openapi
 from limen.server.admin import fleet, keys, problems, rules, special, tokens
 from limen.server.admin.desk import Desk
 from limen.server.admin.guard import PREFIX, Door
+from limen.server.admin.page import page
 from limen.server.service import Service
 
 __all__ = ["PREFIX", "admin_app"]
@@ -55,7 +56,7 @@ def _describe(app: FastAPI, service: Service) -> None:
         return description()
 
     async def docs() -> HTMLResponse:
-        return HTMLResponse(openapi.page(description()))
+        return HTMLResponse(page(description()))
 
     app.openapi = description  # type: ignore[method-assign]  # as FastAPI says one should
     app.router.add_api_route("/openapi.json", openapi_json, include_in_schema=False)

@@ -7,6 +7,7 @@ without end are refused, since a rule set could not keep them.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from limen.errors import shown
@@ -50,19 +51,16 @@ def _no_number(word: str) -> NoReturn:
 def _check_depth(data: Any) -> None:
     level = [data]
     for _ in range(MAX_DEPTH):
-        level = (
-            [
-                inner
-                for each in level
-                for inner in (each.values() if isinstance(each, dict) else each)
-                if isinstance(inner, dict | list)
-            ]
-            if isinstance(data, dict | list)
-            else []
-        )
+        level = [inner for each in level for inner in _inside(each)]
         if not level:
             return
     raise _malformed(f"it is nested deeper than {MAX_DEPTH} levels")
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _check_letters(data: Any) -> None:

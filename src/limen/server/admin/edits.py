@@ -128,22 +128,19 @@ def block_name(attributes: Mapping[str, Any]) -> str:
 
 
 def with_block(document: Document, blocked: dict[str, Any], now: datetime) -> None:
-    """Put a block before all rules. Raises `Taken` when a rule has its name, unless it ended."""
-    rules = rules_of(document)
-    free = [
+    """Put a block before all rules. Raises `Taken` when another rule has its name.
+
+    A block of that name that has ended makes room.
+    """
+    rules, name = rules_of(document), blocked["name"]
+    others = [
         each
         for each in rules
-        if not is_block(each)
-        or str(each["name"]) != blocked["name"]
-        or state_of(each, now) != "ended"
+        if str(each["name"]) != name or not is_block(each) or state_of(each, now) != "ended"
     ]
-    taken = any(str(each["name"]) == blocked["name"] for each in free)
-    if taken:
-        raise Taken(
-            f"there is a rule {blocked['name']!r} already; delete it, or give the block another "
-            "name"
-        )
-    document["rules"] = [blocked, *free]
+    if any(str(each["name"]) == name for each in others):
+        raise Taken(f"there is a rule {name!r} already; delete it, or give the block another name")
+    document["rules"] = [blocked, *others]
 
 
 def without_block(document: Document, name: str) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from fastapi import Request, Response
 
 from limen.errors import InvalidInput
+from limen.rules import RuleSet
 from limen.rules.explain import Account, attributes, explain
 from limen.rules.findings import did_you_mean
 from limen.server import answers
@@ -31,14 +32,8 @@ class Keys:
     async def explain_request(self, request: Request, asked: ToExplain) -> Explained:
         """Say of every rule whether it applies to a request, and why. Nothing is charged."""
         rules = self._service.engine.rules
-        found = await asyncio.to_thread(explain, rules, asked.attributes, time.time())
-        return Explained(
-            version=rules.version,
-            exempt=[each.name for each in found.exempt],
-            unused=sorted(asked.attributes.keys() - attributes(rules)),
-            rules=[_account(each) for each in found.accounts],
-            verdict=msgspec.to_builtins(await self._peek(request, asked.attributes, asked.cost)),
-        )
+        verdict = msgspec.to_builtins(await self._peek(request, asked.attributes, asked.cost))
+        return await asyncio.to_thread(_explained, rules, asked.attributes, verdict)
 
     async def inspect_key(self, request: Request, asked: ToInspect) -> Response:
         """Say where a key stands under every limit. The answer is that of `/v1/usage`, and nothing
@@ -76,6 +71,17 @@ def install(door: Door, desk: Desk) -> None:
     verdict = {"responses": {"200": content("Verdict", "Where the key stands.")}}
     door.add("viewer", "POST", "/keys/inspect", keys.inspect_key, extra=verdict)
     door.add("editor", "POST", "/keys/reset", keys.reset_key, also=(503,))
+
+
+def _explained(rules: RuleSet, facts: dict[str, str], verdict: dict[str, Any]) -> Explained:
+    found = explain(rules, facts, time.time())
+    return Explained(
+        version=rules.version,
+        exempt=[each.name for each in found.exempt],
+        unused=sorted(facts.keys() - attributes(rules)),
+        rules=[_account(each) for each in found.accounts],
+        verdict=verdict,
+    )
 
 
 def _account(account: Account) -> RuleAccount:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated, Any
 
 from fastapi import Path, Query, Request
@@ -10,6 +11,7 @@ from fastapi import Path, Query, Request
 from limen.errors import InvalidInput, InvalidRules, Problem
 from limen.rules import diff, document, text
 from limen.rules.advice import advice
+from limen.rules.stores.sql import SqlStore, StoredRuleSet
 from limen.server.admin import summary
 from limen.server.admin.answers import (
     ActiveRules,
@@ -21,7 +23,7 @@ from limen.server.admin.answers import (
     Versions,
     WholeVersion,
 )
-from limen.server.admin.desk import Desk
+from limen.server.admin.desk import Desk, Held
 from limen.server.admin.edits import Missing, now, rule_of, rules_of
 from limen.server.admin.guard import Door, caller_of
 from limen.server.admin.kinds import PageSize, Version, VersionOrNone
@@ -38,12 +40,17 @@ class Rules:
 
     async def get_rules(self) -> ActiveRules:
         """Return the rules that hold."""
-        held = await self._desk.held()
+        desk = self._desk
+        held = await desk.held()
+        latest = None if desk.is_file else await desk.latest()
+        return await asyncio.to_thread(self._told, held, latest)
+
+    def _told(self, held: Held, latest: int | None) -> ActiveRules:
         stored, at = held.stored, now()
         return ActiveRules(
             source="file" if self._desk.is_file else "database",
             version=held.version,
-            latest=None if self._desk.is_file else await self._desk.latest(),
+            latest=latest,
             in_force=self._desk.service.engine.rules.version,
             author=stored.author if stored else None,
             comment=stored.comment if stored else None,
@@ -70,17 +77,16 @@ class Rules:
         """Save rules as a new version, and let them hold. Rules that are the newest version already
         are not saved again."""
         author = caller_of(request).name
-        return summary.saved(
-            await self._desk.change(
-                lambda books: books.save(
-                    asked.document,
-                    author=author,
-                    comment=asked.comment,
-                    base=asked.base,
-                    activate=asked.activate,
-                )
+        stored = await self._desk.change(
+            lambda books: books.save(
+                asked.document,
+                author=author,
+                comment=asked.comment,
+                base=asked.base,
+                activate=asked.activate,
             )
         )
+        return await asyncio.to_thread(summary.saved, stored)
 
     async def list_versions(
         self,
@@ -96,8 +102,7 @@ class Rules:
     async def get_version(self, number: Number) -> WholeVersion:
         """Return one version of the rules."""
         stored = await self._desk.version(number)
-        fields = dict(summary.saved(stored))
-        return WholeVersion(**fields, document=stored.document or {})
+        return await asyncio.to_thread(summary.whole, stored)
 
     async def diff_versions(
         self,
@@ -113,26 +118,16 @@ class Rules:
         after = await self._desk.version(number)
         base = after.parent if against is None else against
         before = (await self._desk.version(base)).document if base else None
-        found = await asyncio.to_thread(diff.changes, before, after.document or {})
-        return Diff(
-            before=base,
-            after=number,
-            summary=diff.summary(found),
-            lines=diff.lines(found),
-            changes=summary.changes(found),
-        )
+        return await asyncio.to_thread(_compared, base, before, after)
 
     async def activate_version(
         self, request: Request, number: Number, asked: ToActivate | None = None
     ) -> Saved:
         """Let a version hold, such as a draft."""
         asked, author = asked or ToActivate(), caller_of(request).name
-        return summary.saved(
-            await self._changed(
-                number,
-                lambda books: books.activate(
-                    number, author=author, comment=asked.comment, expected=asked.expected
-                ),
+        return await self._changed(
+            lambda books: books.activate(
+                number, author=author, comment=asked.comment, expected=asked.expected
             )
         )
 
@@ -141,18 +136,15 @@ class Rules:
     ) -> Saved:
         """Save an old version as the newest one, and let it hold."""
         asked, author = asked or ToRollBack(), caller_of(request).name
-        return summary.saved(
-            await self._changed(
-                number,
-                lambda books: books.rollback(
-                    number, author=author, comment=asked.comment, base=asked.base
-                ),
+        return await self._changed(
+            lambda books: books.rollback(
+                number, author=author, comment=asked.comment, base=asked.base
             )
         )
 
-    async def _changed(self, number: int, work: Any) -> Any:
+    async def _changed(self, work: Callable[[SqlStore], Awaitable[StoredRuleSet]]) -> Saved:
         try:
-            return await self._desk.change(work)
+            return await asyncio.to_thread(summary.saved, await self._desk.change(work))
         except InvalidInput as error:
             # Of a version, or of a comment that no database keeps: only the first is not there.
             if str(error).startswith("there is no version"):
@@ -175,6 +167,17 @@ def install(door: Door, desk: Desk) -> None:
     door.add("viewer", "GET", "/rules/{name}", rules.get_rule, also=(404, 503))
 
 
+def _compared(base: int, before: dict[str, Any] | None, after: StoredRuleSet) -> Diff:
+    found = diff.changes(before, after.document or {})
+    return Diff(
+        before=base,
+        after=after.version,
+        summary=diff.summary(found),
+        lines=diff.lines(found),
+        changes=summary.changes(found),
+    )
+
+
 def _validated(asked: ToValidate) -> Validated:
     try:
         if asked.text is None:
@@ -187,10 +190,11 @@ def _validated(asked: ToValidate) -> Validated:
         return _said(error.problems, ())
 
 
-def _said(problems: Any, remarks: Any) -> Validated:
+def _said(problems: Iterable[Problem], remarks: Iterable[Problem]) -> Validated:
+    wrong = [_at(each) for each in problems]
     return Validated(
-        valid=not problems,
-        problems=[_at(each) for each in problems],
+        valid=not wrong,
+        problems=wrong,
         advice=[_at(each) for each in remarks],
     )
 

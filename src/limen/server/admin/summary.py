@@ -18,6 +18,7 @@ from limen.server.admin.answers import (
     RuleSummary,
     Saved,
     VersionSummary,
+    WholeVersion,
 )
 from limen.server.admin.edits import state_of
 
@@ -51,6 +52,12 @@ def version(stored: StoredRuleSet) -> VersionSummary:
 def saved(stored: StoredRuleSet) -> Saved:
     """Return a version with what is different from its parent."""
     return Saved(**_version(stored), changes=changes(stored.changes))
+
+
+def whole(stored: StoredRuleSet) -> WholeVersion:
+    """Return a version with its rules."""
+    document = stored.document or {}
+    return WholeVersion(**_version(stored), changes=changes(stored.changes), document=document)
 
 
 def changes(found: list[diff.Change]) -> list[ChangeMade]:
