@@ -301,12 +301,10 @@ def test_what_compose_starts_decides(wheel: Path, tmp_path: Path) -> None:
         with started(command, environment, log):
             until(lambda: asked(port, "/healthz", "")[0] == 200, log)
             assert is_healthy(environment, port)
-            assert asked(port, "/readyz", "")[0] == 503
+            assert asked(port, "/readyz", "")[1]["rules"] == ""
             apply_rules(environment)
             until(lambda: len(asked(port, "/admin/v1/instances", admin)[1]["instances"]) == 2, log)
-            until(
-                lambda: {asked(port, "/readyz", "")[1]["status"] for _ in range(9)} == {"ok"}, log
-            )
+            until(lambda: {asked(port, "/readyz", "")[1]["rules"] for _ in range(9)} == {"1"}, log)
             assert asked(port, "/v1/check", "", LOGIN)[0] == 401
             status, verdict = asked(port, "/v1/check", token, LOGIN)
             assert (status, verdict["allowed"], verdict["source"]) == (200, True, "store")
@@ -344,7 +342,7 @@ def is_healthy(environment: dict[str, str], port: int) -> bool:
 
 def apply_rules(environment: dict[str, str]) -> None:
     """Do what the page says one does in the container."""
-    found = re.search(r"sh -c '(.+)' < (\S+)", README.read_text())
+    found = re.search(r"exec -T limen \\\n +(limen .+) < (\S+)", README.read_text())
     assert found is not None
     with (ROOT / found[2]).open() as rules:
         done = subprocess.run(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -91,7 +91,7 @@ class Asker:
         """Ask with a value as JSON."""
         return self.ask("POST", path, json.dumps(value).encode(), **more)
 
-    def check(self, attributes: dict[str, str] | None = None, **more: Any) -> wire.Verdict:
+    def check(self, attributes: Mapping[str, str] | None = None, /, **more: Any) -> wire.Verdict:
         """Ask for a decision; it has to be given."""
         asked = more if attributes is None else {"attributes": attributes, **more}
         return verdict(self.post("/v1/check", asked))
@@ -133,7 +133,9 @@ def _message(answer: Answer, kind: type[T]) -> T:
 
 
 @contextmanager
-def asking(folder: Path, rules: str, count: int = 1, **flags: Any) -> Iterator[list[Asker]]:
+def asking(
+    folder: Path, rules: str, flags: Mapping[str, Any] | None = None, count: int = 1
+) -> Iterator[list[Asker]]:
     """Start services that share what they are told, each under a folder of its own; end them."""
     before = signal.getsignal(signal.SIGUSR1)
     file = folder / "rules.yaml"
@@ -148,7 +150,7 @@ def asking(folder: Path, rules: str, count: int = 1, **flags: Any) -> Iterator[l
                     "data_dir": str(folder / f"data-{number}"),
                     "rules": str(file),
                 }
-                settings = load({**given, **flags}, {})
+                settings = load({**given, **(flags or {})}, {})
                 runner.run(Place(settings).prepare())
                 service = Service(settings)
                 runner.run(service.start())

@@ -67,7 +67,9 @@ class Product:
 
     def ask(self, path: str, *headers: str, method: str = "GET", body: Any = None) -> Response:
         """Ask once, by a connection of its own."""
-        raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        raw = (
+            body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        )
         with Raw(self.port, timeout=30) as connection:
             connection.send(request(path, *headers, method=method, body=raw))
             return connection.response(is_head=method == "HEAD")
@@ -120,5 +122,4 @@ def _is_there(pid: int) -> bool:
 
 
 def _listen(stream: Any, lines: list[str]) -> None:
-    for line in stream:
-        lines.append(line)
+    lines.extend(stream)  # each as it comes

@@ -34,14 +34,14 @@ CANARY = "canary-of-a-caller-0123456789"
 SIGNED_BY = "canary-signing-secret-0123456789abcdef"
 SECRETS = (ADMIN, CHECK, CANARY, SIGNED_BY)
 ATTRIBUTES = {"user": "42", "api_key": CANARY, "path": "/export"}
-OWN = {"key": CANARY, "limits": "1000/hour"}
+OWN: dict[str, Any] = {"key": CANARY, "limits": "1000/hour"}
 PLACES = {"slots": 3, "lease": 60}
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
     folder = tmp_path_factory.mktemp("service")
-    with asking(folder, RULES, **{"auth.secret": SIGNED_BY}) as [started]:
+    with asking(folder, RULES, {"auth.secret": SIGNED_BY}) as [started]:
         yield started
 
 
@@ -235,13 +235,19 @@ SLOTS: dict[str, tuple[Any, tuple[str, ...]]] = {
         ("concurrency.slots: ", "<= 1000000"),
     ),
     "no lease": (own(concurrency={"slots": 1}), ("concurrency: ", "'lease' is missing")),
-    "a lease of nothing": (own(concurrency={"slots": 1, "lease": 0}), ("concurrency.lease: ", "> 0")),
+    "a lease of nothing": (
+        own(concurrency={"slots": 1, "lease": 0}),
+        ("concurrency.lease: ", "> 0"),
+    ),
     "a lease too short": (own(concurrency={"slots": 1, "lease": 1e-9}), ("lease",)),
     "a lease without end": (
         own(concurrency={"slots": 1, "lease": 1e9}),
         ("concurrency.lease: ", "<= 86400"),
     ),
-    "a lease as text": (own(concurrency={"slots": 1, "lease": "60s"}), ("concurrency.lease: ", "str")),
+    "a lease as text": (
+        own(concurrency={"slots": 1, "lease": "60s"}),
+        ("concurrency.lease: ", "str"),
+    ),
     "more in it": (own(concurrency={**PLACES, "x": 1}), ("concurrency: ", "unknown field 'x'")),
     "peek": (rules(peek=True), ("unknown field 'peek'",)),
     "a list": ([rules()], ("object", "array")),
@@ -273,7 +279,9 @@ def test_unknown_paths(service: Asker, path: str, method: str) -> None:
     refused(service.ask(method, path, body), 404, "there is nothing at")
 
 
-@pytest.mark.parametrize("path", ["/adminv1", "/admin/v1/../../v1/check", "/docsx", "/openapi.jsonx"])
+@pytest.mark.parametrize(
+    "path", ["/adminv1", "/admin/v1/../../v1/check", "/docsx", "/openapi.jsonx"]
+)
 def test_unknown_paths_beside_administration(service: Asker, path: str) -> None:
     refused(service.post(path, rules()), 404)
 
@@ -291,7 +299,9 @@ def test_unknown_paths_beside_administration(service: Asker, path: str) -> None:
         ("/readyz", "GET, HEAD"),
     ],
 )
-@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "PUT", "PATCH", "OPTIONS", "TRACE", "X"])
+@pytest.mark.parametrize(
+    "method", ["GET", "POST", "DELETE", "PUT", "PATCH", "OPTIONS", "TRACE", "X"]
+)
 def test_wrong_methods(service: Asker, path: str, allow: str, method: str) -> None:
     if method in allow.split(", "):
         return
@@ -470,7 +480,7 @@ def test_odd_but_fine(service: Asker, sent: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
-    with asking(tmp_path_factory.mktemp("guarded"), RULES, **{"auth.checks": "token"}) as [started]:
+    with asking(tmp_path_factory.mktemp("guarded"), RULES, {"auth.checks": "token"}) as [started]:
         yield started
 
 

@@ -89,9 +89,7 @@ class Load:
             time.sleep(0.02)  # so that there is something left of a limit for the next worker
 
 
-def test_a_rolling_restart_fails_no_request_and_counts_each(
-    valkey: Server, tmp_path: Path
-) -> None:
+def test_a_rolling_restart_fails_no_request_and_counts_each(valkey: Server, tmp_path: Path) -> None:
     url = f"redis://{HOST}:{valkey.port}"
     flags = ("--store", url, "--workers", "2", "--log-format", "json")
     with product(tmp_path, *flags, store__deadline="5.0") as served:

@@ -39,7 +39,12 @@ WRONG = "canary-wrong-96d35b-0123456789abcdef"
 
 RULES = {
     "rules": [
-        {"name": "login-per-address", "match": {"path": "/login"}, "key": "ip", "limits": "5/minute"}
+        {
+            "name": "login-per-address",
+            "match": {"path": "/login"},
+            "key": "ip",
+            "limits": "5/minute",
+        }
     ]
 }
 
@@ -85,7 +90,14 @@ def spellings(secret: str) -> set[str]:
     core = secret.removesuffix("0123456789abcdef0123456789").removesuffix("0123456789abcdef")
     core = core.split("/")[0]
     encoded = base64.b64encode(secret.encode()).decode().rstrip("=")
-    return {secret, quote(secret, safe=""), repr(secret)[1:-1], json.dumps(secret)[1:-1], core, encoded}
+    return {
+        secret,
+        quote(secret, safe=""),
+        repr(secret)[1:-1],
+        json.dumps(secret)[1:-1],
+        core,
+        encoded,
+    }
 
 
 def _around(text: str, found: str) -> str:
@@ -178,7 +190,6 @@ def test_no_secret_is_found_anywhere(
     if format_ == "json":
         _hear_commands(ears, {**given, **more}, tmp_path)
     _hear_files(ears, tmp_path / "data")
-    assert "debug" in "".join(served.complained), "nothing was said that could have told"
     if format_ == "json":
         for line in served.complained:
             assert json.loads(line)["message"]
@@ -229,6 +240,8 @@ def _drive(client: Client, served: Product, database: Postgres, valkey: Server) 
     client.ask("POST", "/admin/v1/tokens", ADMIN, {"role": "check", "name": "x"})
     until(lambda: b'"degraded"' in client.ask("GET", "/readyz").body, 60)
     assert client.ask("POST", "/v1/check", tokens[0], _asked()).status == 200
+    # At the level of debugging, more is told.
+    until(lambda: any("tokens were not looked at" in line for line in served.complained))
 
 
 def _asked() -> dict[str, Any]:
@@ -244,7 +257,12 @@ def _everything(client: Client, tokens: list[str]) -> None:
             # What changes much is left to the tests of it.
             if method == "parameters" or (method, path) == ("post", "/admin/v1/tokens"):
                 continue
-            where = path.replace("{version}", "1").replace("{slot}", "x").replace("{", "").replace("}", "")
+            where = (
+                path.replace("{version}", "1")
+                .replace("{slot}", "x")
+                .replace("{", "")
+                .replace("}", "")
+            )
             for token in (*tokens, ADMIN, CHECK, WRONG, None):
                 body = None if method == "get" else {}
                 client.ask(method.upper(), where, token, body)
@@ -259,8 +277,10 @@ def _bad_input(client: Client, created: str) -> None:
         client.ask_with("GET", "/admin/v1/tokens", f"X-Api-Key: {secret}")
         client.ask_with("GET", f"/admin/v1/tokens?token={secret}")
         client.ask_with("GET", f"/v1/usage?access_token={secret}&access_token={secret}")
-        for body in ({"attributes": {"user": [secret]}}, {"token": secret}, {"receipt": secret}):
-            for path in ("/v1/check", "/v1/refund", "/v1/slots", "/admin/v1/tokens"):
+        bodies: list[Any] = [{"attributes": {"user": [secret]}}, {"token": secret}]
+        bodies.append({"receipt": secret})
+        for path in ("/v1/check", "/v1/refund", "/v1/slots", "/admin/v1/tokens"):
+            for body in bodies:
                 client.ask("POST", path, ADMIN, body)
     client.ask("POST", "/v1/check", ADMIN, b"{")
     client.ask("POST", "/v1/check", ADMIN, b"x" * 1_100_000)
@@ -278,18 +298,17 @@ def _hear_commands(ears: Ears, settings: dict[str, str], folder: Path) -> None:
     broken = {
         "store__url": f"redis://:{REDIS}@{HOST}:no-port",
         "rules": f"postgresql://u:{REDIS}@:x",
-        "auth__admin_token": "canary-admin",
+        "auth__admin_token": "canary-few",
         "auth__check_token": f"{CHECK} \x7f",
-        "auth__secret": "canary-signs",
-        "log__level": ADMIN,
-        "workers": CHECK,
+        "auth__secret": "canary-less",
+        "log__level": "loud",
     }
+    ears.learn("a token that is too short", "canary-few")
+    ears.learn("a signing secret that is too short", "canary-less")
     acts = [
         (settings, ["config", "show"]),
         (settings, ["config", "show", "--json"]),
         (settings, ["token", "list"]),
-        (settings, ["token", "list", "--json"]),
-        (settings, ["rules", "export"]),
         (wrong, ["token", "list"]),
         (wrong, ["serve", "--bind", "127.0.0.1:0"]),
         (broken, ["config", "show"]),
@@ -302,11 +321,7 @@ def _hear_commands(ears: Ears, settings: dict[str, str], folder: Path) -> None:
         is_fine = said is settings and words[0] != "serve"
         assert (done.returncode == 0) == is_fine, done
         assert "Traceback" not in done.stderr
-        told = done.stdout + done.stderr
-        if said is broken:
-            # A level that is none is shown, as it must be. Nobody can know that it is a token.
-            told = told.replace(ADMIN, "...").replace(CHECK, "...")
-        ears.hear(f"limen {' '.join(words[:2])}", told)
+        ears.hear(f"limen {' '.join(words[:2])}", done.stdout + done.stderr)
 
 
 def _command(

@@ -72,7 +72,7 @@ def valkey() -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def services(valkey: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Asker]]:
     """Three: two that are asked, and one that only looks."""
-    with asking(tmp_path_factory.mktemp("services"), RULES, 3, **flags(valkey)) as started:
+    with asking(tmp_path_factory.mktemp("services"), RULES, flags(valkey), 3) as started:
         yield started
 
 
@@ -129,7 +129,11 @@ class Caller:
         pages = self.random.choice([0, 3, 9])
         ways: list[tuple[str, dict[str, Any], dict[str, int]]] = [
             ("settle", {"actual": {"tokens": actual}}, {"tokens": actual}),
-            ("settle", {"actual": {"tokens": actual, "pages": pages}}, {"tokens": actual, "pages": pages}),
+            (
+                "settle",
+                {"actual": {"tokens": actual, "pages": pages}},
+                {"tokens": actual, "pages": pages},
+            ),
             ("settle", {"actual": {"tokens": actual, "nobody": 7}}, {"tokens": actual}),
             ("settle", {"actual": actual}, {"requests": actual}),
             ("refund", {}, dict.fromkeys(cost, 0)),
@@ -142,7 +146,10 @@ class Caller:
         times = self.random.choice([1, 2, 3])
         if self.random.random() < 0.5:
             said = await asyncio.gather(
-                *[changed(self.services[n % 2], path, receipt=receipt, **told) for n in range(times)]
+                *[
+                    changed(self.services[n % 2], path, receipt=receipt, **told)
+                    for n in range(times)
+                ]
             )
         else:
             said = [
@@ -219,7 +226,7 @@ async def _verdict(service: Asker, asked: Any) -> wire.Verdict:
 
 def test_limits_of_ones_own_are_settled_by_a_number(services: list[Asker]) -> None:
     one, other, looks = services
-    own = {"key": "own", "limits": ["900/hour", "5000/day token_bucket"]}
+    own: dict[str, Any] = {"key": "own", "limits": ["900/hour", "5000/day token_bucket"]}
     receipts = [one.check(**own, cost=50).receipt for _ in range(4)]
     assert other.changed("settle", receipt=receipts[0], actual=80)
     assert one.changed("settle", receipt=receipts[1], actual=0)
@@ -231,7 +238,7 @@ def test_limits_of_ones_own_are_settled_by_a_number(services: list[Asker]) -> No
 
 def test_an_old_secret_opens_nothing(services: list[Asker], valkey: Server, tmp_path: Path) -> None:
     held = services[0].check({"model": "x", "user": "foreign"}).receipt
-    with asking(tmp_path, RULES, **{**flags(valkey), "auth.secret": SECRET[::-1]}) as [foreign]:
+    with asking(tmp_path, RULES, {**flags(valkey), "auth.secret": SECRET[::-1]}) as [foreign]:
         assert foreign.post("/v1/refund", {"receipt": held}).status == 422
     assert services[1].changed("refund", receipt=held)
 
@@ -243,7 +250,7 @@ def test_what_one_counted_alone_is_not_given_back_by_another(tmp_path: Path) -> 
     asked = {"path": "/tight", "user": "alone", "tokens": "100"}
     with process(binaries()["valkey"]) as server:
         told = {**flags(server), "store.deadline": 0.3}
-        with asking(tmp_path, RULES, 2, **told) as [one, other]:
+        with asking(tmp_path, RULES, told, 2) as [one, other]:
             # As the first would hear within seconds.
             one.service.limiter.share_with(2)
             counted = [one.check(asked), other.check(asked)]

@@ -6,6 +6,7 @@ Bytes in, bytes out. Everything that can be wrong with a request is found before
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from functools import lru_cache
 from typing import Annotated, NamedTuple
@@ -27,6 +28,7 @@ from limen.server.exchange import Headers, Rejected, decoded
 from limen.server.receipts import Held, Receipts
 
 _LONGEST_SLOT = 8_000
+_logger = logging.getLogger("limen.server")
 
 
 class Asking(NamedTuple):
@@ -151,7 +153,9 @@ class Decisions:
             changed = await self._limiter.hold(*held.places, id=held.id).renew()
         except StoreError as error:
             # Nobody else can say whether the lease still runs.
-            raise Rejected(503, str(error), [(b"retry-after", b"1")]) from None
+            _logger.warning("a slot was not renewed: %s", error)
+            sentence = "the store is away: the lease runs on, and may end; try again"
+            raise Rejected(503, sentence, [(b"retry-after", b"1")]) from None
         return Reply(self._encode(wire.Done(changed)), [])
 
     async def release(self, slot: str) -> Reply:

@@ -15,12 +15,12 @@ BACKLOG = 2_048
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; `host` may be an address of IPv4 or IPv6, or a name.
+    """Return a socket that listens; `host` may be an address, a name, or empty for all addresses.
 
     From now on the kernel lets clients connect; they wait until the app is ready. `::` takes IPv4
     as well. Raises `ConfigurationError`.
     """
-    host = host.removeprefix("[").removesuffix("]")
+    host = host.removeprefix("[").removesuffix("]") or _any_address()
     if not 0 <= port <= 65_535:
         raise ConfigurationError(f"a port is a number from 0 to 65535, got {shown(port)}")
     try:
@@ -44,6 +44,11 @@ def bind(host: str, port: int) -> socket.socket:
         raise ConfigurationError(_reason(error, host, port)) from None
     listener.setblocking(False)
     return listener
+
+
+def _any_address() -> str:
+    """Return what stands for all addresses: of both kinds, where a host has both."""
+    return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
 
 
 def _reason(error: OSError, host: str, port: int) -> str:

@@ -54,7 +54,8 @@ def run(
     tell(Started(_address(settings, listeners[0]), prepared))
     if settings.workers == 1:
         return _serve(settings, listeners, tls, None)
-    command = [sys.executable, "-m", "limen", *arguments]
+    # -P: what lies in the folder where it is started is not imported.
+    command = [sys.executable, "-P", "-m", "limen", *arguments]
     patience = settings.http.drain_timeout + _PARENTS_PATIENCE_S
     return supervise(command, listeners, settings.workers, stop_timeout=patience)
 

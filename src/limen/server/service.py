@@ -50,9 +50,9 @@ class Health(Struct, frozen=True):
     """How many processes enforce rules, as far as is known."""
     kill_switch: str
     store: str
-    """`ok`, or what is wrong with it."""
-    trouble: dict[str, str]
-    """What else does not work, by what it is about."""
+    """`ok` or `away`."""
+    trouble: tuple[str, ...]
+    """What else does not work: `cache`, `store`, `rules`, `switch`. Why is in the log."""
 
 
 class Service:
@@ -103,7 +103,9 @@ class Service:
         self.access.recall()
         self.follower.start()
         try:
-            await asyncio.to_thread(self.follower.wait, _FIRST_RULES_S)
+            # A database that answers, and has none, is not waited for.
+            patience = 0.0 if await self._has_no_rules() else _FIRST_RULES_S
+            await asyncio.to_thread(self.follower.wait, patience)
         except StoreError as error:
             _logger.warning("started without rules, so everybody passes: %s", error)
         with contextlib.suppress(TimeoutError):
@@ -122,21 +124,29 @@ class Service:
 
     @property
     def health(self) -> Health:
-        """How this worker is."""
+        """How this worker is. Names no address: it is told to whoever asks."""
         status: Status = self.follower.status
         trouble = status.trouble
         store = self._store_trouble
         is_well = not trouble and store is None
         return Health(
-            "starting" if not status.version else "ok" if is_well else "degraded",
+            "ok" if is_well else "degraded" if status.version else "starting",
             status.version,
             status.source,
             max(0.0, time.time() - status.used_at) if status.version else 0.0,
             status.instances,
             str(status.switch),
-            store or "ok",
-            trouble,
+            "ok" if store is None else "away",
+            tuple(sorted(trouble)),
         )
+
+    async def _has_no_rules(self) -> bool:
+        """Return whether there are no rules yet, for certain."""
+        try:
+            async with asyncio.timeout(_FIRST_RULES_S / 2):
+                return self.place.rules_file is None and not await self.books.version()
+        except (LimenError, TimeoutError):
+            return False
 
     async def _watch(self) -> None:
         while True:
