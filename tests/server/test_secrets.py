@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -257,14 +258,9 @@ def _everything(client: Client, tokens: list[str]) -> None:
             # What changes much is left to the tests of it.
             if method == "parameters" or (method, path) == ("post", "/admin/v1/tokens"):
                 continue
-            where = (
-                path.replace("{version}", "1")
-                .replace("{slot}", "x")
-                .replace("{", "")
-                .replace("}", "")
-            )
+            where = re.sub(r"{(\w+)}", r"\1", path.replace("{version}", "1"))
             for token in (*tokens, ADMIN, CHECK, WRONG, None):
-                body = None if method == "get" else {}
+                body = b"" if method == "get" else b"{}"
                 client.ask(method.upper(), where, token, body)
 
 
