@@ -6,6 +6,7 @@ import logging
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from limen import (
 from limen.client import ServiceRefused
 from tests.client.conftest import Connect
 from tests.client.drivers import Threaded, somebody
+from tests.client.raw import raw, right
 from tests.client.services import Served, served
 
 TOKEN = "canary-c4f1a7e2d9b83065"
@@ -307,6 +309,22 @@ def test_nothing_is_left_open(connect: Connect, service: Served) -> None:
     while _connections(service.port) and time.monotonic() < ends:
         time.sleep(0.05)
     assert not _connections(service.port)
+
+
+def test_a_connection_in_use_is_closed_behind_its_call() -> None:
+    def answer(head: bytes, body: bytes) -> bytes:
+        time.sleep(0.1)
+        return right(head, body)
+
+    with raw(answer) as server:
+        client = Client(server.url, timeout=5)
+        caller = threading.Thread(target=lambda: client.decide(somebody()))
+        caller.start()
+        while not server.asked:
+            time.sleep(0.001)
+        client.close()
+        caller.join()
+        assert not _connections(int(server.url.rpartition(":")[2]))
 
 
 def _connections(port: int) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import re
 import signal
 import subprocess
@@ -23,6 +24,7 @@ import pytest
 from limen.rules.stores.sql import SqlStore
 from limen.server.admin import admin_app
 from limen.server.app import App
+from limen.server.logs import JsonLines, TextLines
 from limen.server.service import Service
 from limen.server.settings import load
 from tests.postgres import PASSWORD, Postgres, postgres
@@ -385,3 +387,17 @@ def test_no_repr_shows_a_secret(tmp_path: Path) -> None:
         for text in (repr(each), str(each), f"{each}"):
             ears.hear(type(each).__name__, text)
     assert ears.find() == []
+
+
+@pytest.mark.parametrize("lines", [TextLines(), JsonLines()])
+def test_a_line_of_the_log_masks_what_others_put_in_it(lines: logging.Formatter) -> None:
+    address = f"redis://joe:{REDIS}@{HOST}:1"
+    try:
+        raise ConnectionError(f"cannot reach {address}")
+    except ConnectionError as error:
+        about = (ConnectionError, error, error.__traceback__)
+    record = logging.LogRecord("x", logging.ERROR, "x", 1, "at %s", (address,), about)
+    record.where = address
+    line = lines.format(record)
+    assert REDIS not in line
+    assert line.count("redis://joe:***@") == 3

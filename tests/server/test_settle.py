@@ -51,6 +51,11 @@ RULES += f"""
     key: [user]
     cost: tokens
     limits: 1000/day
+  - name: loose
+    match: {{path: /loose}}
+    key: [user]
+    cost: tokens
+    limits: 1000/28 days token_bucket
   - name: at-once
     match: {{path: /export}}
     key: [user]
@@ -246,8 +251,9 @@ def test_an_old_secret_opens_nothing(services: list[Asker], valkey: Server, tmp_
 # Without the store
 
 
-def test_what_one_counted_alone_is_not_given_back_by_another(tmp_path: Path) -> None:
-    asked = {"path": "/tight", "user": "alone", "tokens": "100"}
+@pytest.mark.parametrize("path", ["/tight", "/loose"])
+def test_what_one_counted_alone_is_not_given_back_by_another(path: str, tmp_path: Path) -> None:
+    asked = {"path": path, "user": "alone", "tokens": "100"}
     with process(binaries()["valkey"]) as server:
         told = {**flags(server), "store.deadline": 0.3}
         with asking(tmp_path, RULES, told, 2) as [one, other]:
@@ -259,9 +265,9 @@ def test_what_one_counted_alone_is_not_given_back_by_another(tmp_path: Path) -> 
             here, there = one.check(asked), other.check(asked)
             assert (here.source, there.source) == ("local", "local")
             assert [one.usage(**asked).remaining, other.usage(**asked).remaining] == [400, 400]
-            for path, told in (("refund", {}), ("settle", {"actual": {"tokens": 1}})):
-                assert not other.changed(path, receipt=here.receipt, **told)
-                assert not one.changed(path, receipt=there.receipt, **told)
+            for verb, becomes in (("refund", {}), ("settle", {"actual": {"tokens": 1}})):
+                assert not other.changed(verb, receipt=here.receipt, **becomes)
+                assert not one.changed(verb, receipt=there.receipt, **becomes)
             assert [one.usage(**asked).remaining, other.usage(**asked).remaining] == [400, 400]
             assert one.changed("settle", receipt=here.receipt, actual={"tokens": 30})
             assert not one.changed("refund", receipt=here.receipt)
