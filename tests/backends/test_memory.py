@@ -7,6 +7,7 @@ import random
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -242,6 +243,41 @@ def test_a_lock_that_an_interrupted_decision_left_behind_is_taken_over(
     for thread in threads:
         thread.join(10)
     assert limiter.peek("k", "1000/minute").remaining == 991
+
+
+def test_a_holder_that_has_not_come_to_say_so_is_not_taken_for_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread that has got the lock may have to wait for the interpreter for a long time."""
+    monkeypatch.setattr(memory, "_LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr(memory, "_LOOKS_FOR_WAITERS", 5)
+    limiter = Limiter()
+    limiter.check("k", "1000/minute")
+    store: Any = limiter._backend
+    take, slow, has_it, go_on = store._lock, threading.Event(), threading.Event(), threading.Event()
+
+    def lock(*arguments: Any, **options: Any) -> bool:
+        got: bool = take(*arguments, **options)
+        if got and not slow.is_set():
+            slow.set()
+            has_it.set()
+            go_on.wait(10)
+        return got
+
+    store._lock = lock
+    first = threading.Thread(target=limiter.check, args=("k", "1000/minute"))
+    first.start()
+    has_it.wait(10)
+    others = [threading.Thread(target=limiter.check, args=("k", "1000/minute")) for _ in range(4)]
+    for thread in others:
+        thread.start()
+    for thread in others:
+        thread.join(0.1)
+    assert all(thread.is_alive() for thread in others)
+    go_on.set()
+    for thread in [first, *others]:
+        thread.join(10)
+    assert limiter.peek("k", "1000/minute").remaining == 994
 
 
 def test_an_upward_settle_is_charged_also_when_the_store_is_full(clock: ManualClock) -> None:

@@ -7,8 +7,11 @@ being refused would let it through.
 
 from __future__ import annotations
 
+import itertools
 import sys
+import threading
 from threading import Lock
+from types import CodeType, FrameType
 from typing import Any
 
 from msgspec import Struct
@@ -22,6 +25,9 @@ from limen.keys import memory_key
 from limen.model import Check, Concurrency, Limit, Reading
 
 _LONGEST_WAIT_S = 0.2
+_LOOK_S = 0.004
+_LOOKS_FOR_WAITERS = 1_000
+"""After so many, who waits for the lock is not taken any more for one who has just got it."""
 
 
 class Marker(Struct, gc=False):
@@ -146,26 +152,47 @@ class MemoryBackend:
                 return
 
     def _is_inside_itself(self) -> bool:
-        codes = {
-            method.__code__ for method in (type(self).run, type(self).run_all, type(self).change)
-        }
-        frame = sys._getframe()
-        calls = 0
-        while frame.f_back is not None:
-            frame = frame.f_back
-            calls += frame.f_code in codes and frame.f_locals.get("self") is self
-        return calls > 1
+        return sum(code in _DOORS for code in self._codes(sys._getframe())) > 1
 
     def _take_over(self) -> bool:
+        """Return whether the lock is ours now: got, or taken from nobody."""
         with self._mending:
-            # Several looks: who has just got it may not have come to say so.
-            for _ in range(10):
-                if self._lock(timeout=_LONGEST_WAIT_S / 50):
+            for look in itertools.count():
+                if self._lock(timeout=_LOOK_S):
                     return True
                 if self._inside:
                     return False
-            self._inside = True
-            return True
+                if not self._may_be_held(is_late=look > _LOOKS_FOR_WAITERS):
+                    self._inside = True
+                    return True
+        return False
+
+    def _may_be_held(self, *, is_late: bool) -> bool:
+        """Return whether a thread may hold the lock that has not come to say so.
+
+        On a busy machine it may take a thread a second to get there. Its stack tells: it is in one
+        of the doors. Who only waits is there too; but it waits with us soon, behind `_mending`.
+        """
+        here = threading.get_ident()
+        for thread, frame in sys._current_frames().items():
+            codes = self._codes(frame)
+            if thread == here or not any(code in _DOORS for code in codes):
+                continue
+            waits = MemoryBackend._take_over.__code__ in codes
+            if not waits and is_late:
+                waits = MemoryBackend._wait_for_lock.__code__ in codes
+            if not waits:
+                return True
+        return False
+
+    def _codes(self, frame: FrameType | None) -> list[CodeType]:
+        """Return what of this store a thread is in the middle of."""
+        found: list[CodeType] = []
+        while frame is not None:
+            if frame.f_code in _OURS and frame.f_locals.get("self") is self:
+                found.append(frame.f_code)
+            frame = frame.f_back
+        return found
 
     def _decide(self, check: Check, now_us: int, charge: bool, holder: str) -> Reading:
         key, limit = memory_key(check), check.limit
@@ -244,3 +271,9 @@ def _share_left(state: Any, now_us: int) -> float:
     if isinstance(limit, Concurrency):
         return float(state.decide(limit, now_us, "", False)[1] / limit.slots)
     return float(state.decide(limit, now_us, 0, False)[1] / limit.capacity)
+
+
+_DOORS = frozenset(
+    method.__code__ for method in (MemoryBackend.run, MemoryBackend.run_all, MemoryBackend.change)
+)
+_OURS = _DOORS | {MemoryBackend._wait_for_lock.__code__, MemoryBackend._take_over.__code__}
