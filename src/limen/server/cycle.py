@@ -8,11 +8,19 @@ from __future__ import annotations
 import asyncio
 from http import HTTPStatus
 
-from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn._types import (
+    ASGI3Application,
+    ASGIReceiveCallable,
+    ASGISendCallable,
+    ASGISendEvent,
+    HTTPResponseStartEvent,
+    Scope,
+)
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from limen.http.problem import CONTENT_TYPE, Problem
 
+_RARE = frozenset({b"connection", b"transfer-encoding"})
 _BUG = "The server made a mistake, and has logged it."
 
 
@@ -50,7 +58,61 @@ class Refused(Exception):
 
 
 class Cycle(RequestResponseCycle):
-    """One request and its response, which is a problem document when the app makes a mistake."""
+    """One request and its response, which is a problem document when the app makes a mistake.
+
+    A response that is whole goes out as one packet. uvicorn sends the head by itself, which costs
+    another call of the kernel, and wakes the client for half an answer.
+    """
+
+    _start: HTTPResponseStartEvent | None = None
+    """The head, until there is a body to send with it."""
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send a part of the response."""
+        start, self._start = self._start, None
+        if start is None:
+            if message["type"] == "http.response.start" and not self.response_started:
+                self._start = message
+            else:
+                await super().send(message)
+            return
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            body = message.get("body", b"")
+            head = self._head(start, len(body))
+            if head is not None:
+                await self._send_whole(head, b"" if self.scope["method"] == "HEAD" else body)
+                return
+        await super().send(start)
+        await super().send(message)
+
+    def _head(self, start: HTTPResponseStartEvent, length: int) -> bytes | None:
+        """Return a head as it is sent; None for what is not as usual, and left to uvicorn."""
+        headers = [*self.default_headers, *start.get("headers", ())]
+        has_length = False
+        for name, value in headers:
+            if name in _RARE:
+                return None
+            has_length = has_length or (name == b"content-length" and int(value) == length)
+        lines = [name + b": " + value + b"\r\n" for name, value in headers]
+        if not self.keep_alive:
+            lines.append(b"connection: close\r\n")
+        head = b"".join([STATUS_LINE[start["status"]], *lines, b"\r\n"])
+        # More ends of lines than lines: somebody has put one into a header.
+        is_sound = head.count(b"\n") == head.count(b"\r") == len(lines) + 2
+        return head if has_length and is_sound else None
+
+    async def _send_whole(self, head: bytes, body: bytes) -> None:
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        self.response_started = self.response_complete = True
+        self.waiting_for_100_continue = False
+        self.transport.write(head + body)
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
 
     async def run_asgi(self, app: ASGI3Application) -> None:
         """Let the app answer; where it does not, answer for it."""
