@@ -4,10 +4,13 @@ Pure: text and numbers in, text and numbers out. Knows no framework, no server a
 """
 
 from limen.http.address import AddressSettings, Client, ClientAddresses
-from limen.http.answer import Answer, Quota, answer_of, answer_of_verdict
+from limen.http.answer import COUNTED, Answer, Quota, answer_of, answer_of_verdict
 from limen.http.headers import (
+    MAX_POLICIES,
     HeaderStyle,
+    Policy,
     headers,
+    policies,
     raw_headers,
     retry_after_s,
     valid_styles,
@@ -16,11 +19,14 @@ from limen.http.problem import Problem, Refusal, refusal, shedding
 from limen.http.routes import Routes, normal_path
 
 __all__ = [
+    "COUNTED",
+    "MAX_POLICIES",
     "AddressSettings",
     "Answer",
     "Client",
     "ClientAddresses",
     "HeaderStyle",
+    "Policy",
     "Problem",
     "Quota",
     "Refusal",
@@ -29,6 +35,7 @@ __all__ = [
     "answer_of_verdict",
     "headers",
     "normal_path",
+    "policies",
     "raw_headers",
     "refusal",
     "retry_after_s",

@@ -21,6 +21,8 @@ from functools import lru_cache
 from typing import Literal, get_args
 from zlib import crc32
 
+from msgspec import Struct
+
 from limen.errors import ConfigurationError, InvalidInput, shown
 from limen.http.answer import COUNTED, Answer, Quota, whole
 from limen.model import Concurrency, Limit
@@ -110,76 +112,90 @@ def unique(names: Iterable[str]) -> list[str]:
     return found
 
 
-def effective_s(quota: Quota) -> int | None:
-    """Return for how many seconds `remaining` is all there is; None when nobody can tell.
+class Policy(Struct, frozen=True, gc=False):
+    """What headers say of one limit to everybody, whatever is left of it."""
 
-    For who is refused, it is the wait. An untouched quota is good for a whole window.
-    """
-    if not quota.allowed and quota.retry_after is not None:
-        return retry_after_s(quota.retry_after)
-    limit = quota.limit
-    if isinstance(limit, Concurrency):
-        # The leases end at some time, but the holders will have let go long before.
-        return None
-    seconds = math.ceil(quota.reset_after)
-    return seconds if 0 < seconds <= _MAX_WHOLE_S else _whole_s(seconds) or _window_s(limit)
+    name: str
+    """As a string of a structured field: `"search-per-user#1"`, quotes included."""
+    terms: str
+    """The item of `RateLimit-Policy`: `"search-per-user#1";q=100;w=60`."""
+    most: int
+    """What can be left at most."""
+    window_s: int | None
+    """In how many seconds all of it comes back; None when that varies, or knows no time."""
+    is_timed: bool
+    """Whether it knows time: slots do not."""
+
+    def standing(
+        self, allowed: bool, remaining: int, retry_after: float | None, reset_after: float
+    ) -> str:
+        """Return the item of `RateLimit`: `"search-per-user#1";r=42;t=17`."""
+        left = remaining if 0 <= remaining <= self.most else self.most if remaining > 0 else 0
+        seconds = self.effective_s(allowed, retry_after, reset_after)
+        return f"{self.name};r={left}" if seconds is None else f"{self.name};r={left};t={seconds}"
+
+    def effective_s(
+        self, allowed: bool, retry_after: float | None, reset_after: float
+    ) -> int | None:
+        """Return for how many seconds what is left is all there is; None when nobody can tell.
+
+        For who is refused, it is the wait. An untouched quota is good for a whole window.
+        """
+        if not allowed and retry_after is not None:
+            return retry_after_s(retry_after)
+        if not self.is_timed:
+            # The leases end at some time, but the holders will have let go long before.
+            return None
+        seconds = math.ceil(reset_after)
+        return seconds if 0 < seconds <= _MAX_WHOLE_S else _whole_s(seconds) or self.window_s
+
+
+def effective_s(quota: Quota) -> int | None:
+    """Return for how many seconds what is left of a quota is all there is; None if unknown."""
+    policy = policy_of(quota.name, quota.limit)
+    return policy.effective_s(quota.allowed, quota.retry_after, quota.reset_after)
 
 
 def available(quota: Quota) -> int:
     """Return what is left, as it may be said: never negative, never above the whole."""
-    limit, left = quota.limit, quota.remaining
-    most = limit.capacity if isinstance(limit, Limit) else limit.slots
-    return left if 0 <= left <= most else most if left > 0 else 0
+    return min(max(quota.remaining, 0), whole(quota.limit))
+
+
+@lru_cache(maxsize=4_096)
+def policy_of(name: str, limit: Limit | Concurrency) -> Policy:
+    """Return what headers say of a limit, under a name in printable ASCII."""
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    quoted = f'"{escaped}"'
+    if isinstance(limit, Concurrency):
+        terms = f'{quoted};q={limit.slots};qu="concurrent-requests"'
+        return Policy(quoted, terms, limit.slots, None, False)
+    window = _window_s(limit)
+    terms = f"{quoted};q={limit.capacity}" + ("" if window is None else f";w={window}")
+    return Policy(quoted, terms, limit.capacity, window, True)
+
+
+def policies(names: Iterable[str], limits: Iterable[Limit | Concurrency]) -> list[Policy]:
+    """Return what headers say of some limits: no two under the same name."""
+    return [policy_of(name, limit) for name, limit in zip(unique(names), limits, strict=True)]
 
 
 def _draft_11(answer: Answer) -> list[tuple[str, str]]:
     quotas = answer.quotas
     if not quotas:
         return []
-    policy, names = _policies(
-        tuple([quota.name for quota in quotas]),
-        tuple([quota.limit for quota in quotas]),
-        None if len(quotas) <= MAX_POLICIES else _chosen(quotas),
-    )
-    limits: list[str] = []
-    allowed = answer.allowed
-    for quota, name in zip(quotas, names, strict=True):
-        if name and quota.allowed == allowed and quota.source in COUNTED:
-            seconds = effective_s(quota)
-            window = "" if seconds is None else f";t={seconds}"
-            limits.append(f"{name};r={available(quota)}{window}")
-    found = [("RateLimit-Policy", policy)]
-    if limits:
-        found.append(("RateLimit", ", ".join(limits)))
-    return found
-
-
-@lru_cache(maxsize=4_096)
-def _policies(
-    names: tuple[str, ...], limits: tuple[Limit | Concurrency, ...], chosen: frozenset[int] | None
-) -> tuple[str, tuple[str, ...]]:
-    """Return the value of `RateLimit-Policy`, and the names in it; empty for one not chosen.
-
-    Kept: under the same rules, every request is told the same policies.
-    """
-    quoted: list[str] = []
-    policies: list[str] = []
-    for at, (name, limit) in enumerate(zip(unique(names), limits, strict=True)):
-        if chosen is not None and at not in chosen:
-            quoted.append("")
-            continue
-        escaped = name.replace("\\", "\\\\").replace('"', '\\"')
-        quoted.append(f'"{escaped}"')
-        policies.append(f"{quoted[-1]}{_terms(limit)}")
-    return ", ".join(policies), tuple(quoted)
-
-
-def _terms(limit: Limit | Concurrency) -> str:
-    """Return what a policy promises."""
-    if isinstance(limit, Concurrency):
-        return f';q={limit.slots};qu="concurrent-requests"'
-    window = _window_s(limit)
-    return f";q={limit.capacity}" + ("" if window is None else f";w={window}")
+    found = policies([quota.name for quota in quotas], [quota.limit for quota in quotas])
+    pairs = list(zip(quotas, found, strict=True))
+    if len(pairs) > MAX_POLICIES:
+        pairs = [pairs[at] for at in _chosen(quotas)]
+    standings = [
+        policy.standing(quota.allowed, quota.remaining, quota.retry_after, quota.reset_after)
+        for quota, policy in pairs
+        if quota.allowed == answer.allowed and quota.source in COUNTED
+    ]
+    headers = [("RateLimit-Policy", ", ".join([policy.terms for _, policy in pairs]))]
+    if standings:
+        headers.append(("RateLimit", ", ".join(standings)))
+    return headers
 
 
 def _x_ratelimit(answer: Answer, start: float) -> list[tuple[str, str]]:
@@ -204,13 +220,13 @@ def _start(style: HeaderStyle, now: float | None) -> float:
     return now
 
 
-def _chosen(quotas: tuple[Quota, ...]) -> frozenset[int]:
-    """Return where those stand that fit: first who refuses, then who is nearest."""
+def _chosen(quotas: tuple[Quota, ...]) -> list[int]:
+    """Return where those stand that fit: first who refuses, then who is nearest; in order."""
 
     def nearness(at: int) -> tuple[bool, float]:
         return quotas[at].allowed, quotas[at].remaining / whole(quotas[at].limit)
 
-    return frozenset(sorted(range(len(quotas)), key=nearness)[:MAX_POLICIES])
+    return sorted(sorted(range(len(quotas)), key=nearness)[:MAX_POLICIES])
 
 
 def _window_s(limit: Limit) -> int | None:

@@ -10,7 +10,7 @@ from msgspec import structs
 from limen.errors import InvalidInput, shown
 from limen.model import Check
 from limen.rules.index import Facts, Index
-from limen.rules.rule import Allowance, Applied, Exemption, Refusal, Rule, key_of
+from limen.rules.rule import Allowance, Applied, Exemption, Refusal, Rule, Span, key_of
 
 _MAX_CHECKS = 100
 _NOTHING = Allowance(())
@@ -151,6 +151,8 @@ class RuleSet:
     """What names this set: the number it has in its store, or the digest of its file."""
     document: Mapping[str, Any]
     """What it was read from."""
+    is_timeless: bool
+    """Whether it says the same to a request at any time: nothing in it starts or ends."""
     _live: tuple[Rule, ...]
     _plain: tuple[Applied | None, ...]
     _index: Index
@@ -169,6 +171,12 @@ class RuleSet:
         set_(self, "exemptions", tuple(exemptions))
         set_(self, "version", version)
         set_(self, "document", document or {"rules": []})
+        spans = [rule.span for rule in self.rules]
+        spans += [exemption.span for exemption in self.exemptions]
+        for rule in self.rules:
+            for _, table in rule.overrides:
+                spans += [override.span for found in table.values() for override in found]
+        set_(self, "is_timeless", all(span == Span() for span in spans))
         live = tuple(rule for rule in self.rules if rule.mode != "off")
         plain = tuple(
             Applied(rule, rule.allowances.own, True, len(rule.allowances.own.limits))

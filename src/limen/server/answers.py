@@ -7,45 +7,54 @@ from __future__ import annotations
 
 from limen import wire
 from limen.engine import Verdict
+from limen.http import COUNTED
 from limen.model import UNCHARGED, Concurrency, Decision, Source
+from limen.server.faces import Faces
 from limen.server.receipts import Charged, Receipts
 
 
-def of_verdict(verdict: Verdict, id_: str, receipts: Receipts) -> wire.Verdict:
-    """Return the verdict of the rules as a message."""
+def of_verdict(
+    verdict: Verdict, faces: Faces, id_: str, receipts: Receipts
+) -> tuple[wire.Verdict, list[str]]:
+    """Return the verdict of the rules as a message, and the items of the `RateLimit` header."""
+    decision, binding, allowed = verdict.decision, verdict.binding, verdict.allowed
+    decisions = decision.parts if decision is not None else ()
     parts: list[wire.Part] = []
     charged: list[Charged] = []
+    standings: list[str] = []
     source: Source = "store"
-    for applied, said in verdict.by_rule():
-        rule, allowance = applied.rule, applied.allowance
-        mode: wire.Mode = "enforce" if applied.enforce else "shadow"
-        for number, part in enumerate(said, 1):
-            limit = str(part.limit)
+    first = 0
+    for number, of_rule in enumerate(faces.by_rule):
+        for part, face in zip(decisions[first:], of_rule, strict=False):
+            part_allowed, remaining = part.allowed, part.remaining
+            retry_after, reset_after = part.retry_after, part.reset_after
             parts.append(
                 wire.Part(
-                    rule.name,
-                    f"{rule.name}#{number}",
-                    limit,
+                    face.rule,
+                    face.name,
+                    face.limit,
                     part.key,
-                    mode,
-                    part.allowed,
+                    face.mode,
+                    part_allowed,
                     part.cost,
-                    part.remaining,
-                    part.retry_after,
-                    part.reset_after,
-                    allowance.tier,
-                    allowance.variant,
+                    remaining,
+                    retry_after,
+                    reset_after,
+                    face.tier,
+                    face.variant,
                 )
             )
             if part.stamp_us != UNCHARGED:
                 source = part.source
-                by = rule.cost if type(rule.cost) is str else None
-                charged.append(_charged(part, limit, by, applied.cost_by is None))
-        if not said:
-            parts.append(_without_limit(verdict, rule.name))
-    decision, binding = verdict.decision, verdict.binding
-    return wire.Verdict(
-        verdict.allowed,
+                charged.append(_charged(part, face.limit, face.attribute, face.is_asked))
+            if face.policy is not None and part_allowed == allowed and part.source in COUNTED:
+                standing = face.policy.standing(part_allowed, remaining, retry_after, reset_after)
+                standings.append(standing)
+        first += len(of_rule)
+        if not of_rule:
+            parts.append(_without_limit(verdict, number))
+    message = wire.Verdict(
+        allowed,
         verdict.rule,
         None if binding is None else str(binding.limit),
         None if binding is None else binding.remaining,
@@ -61,6 +70,7 @@ def of_verdict(verdict: Verdict, id_: str, receipts: Receipts) -> wire.Verdict:
         verdict.exempt,
         verdict.not_applicable,
     )
+    return message, standings
 
 
 def of_decision(decision: Decision, version: str, id_: str, receipts: Receipts) -> wire.Verdict:
@@ -119,8 +129,9 @@ def _charged(part: Decision, limit: str, attribute: str | None, is_asked: bool) 
     )
 
 
-def _without_limit(verdict: Verdict, rule: str) -> wire.Part:
+def _without_limit(verdict: Verdict, number: int) -> wire.Part:
     """Return the part of a rule that counts nothing: unlimited, or refusing without counting."""
+    rule = verdict.applied[number].rule.name
     part = next(part for part in verdict.parts if part.rule == rule)
     return wire.Part(
         part.rule,

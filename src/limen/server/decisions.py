@@ -18,16 +18,28 @@ from msgspec import Meta
 from limen import wire
 from limen.engine import Asked, AsyncEngine, Verdict
 from limen.errors import InvalidInput, InvalidLimit, StoreError
-from limen.http import HeaderStyle, answer_of, answer_of_verdict, raw_headers
+from limen.http import (
+    MAX_POLICIES,
+    HeaderStyle,
+    answer_of,
+    answer_of_verdict,
+    raw_headers,
+    retry_after_s,
+)
 from limen.limiter import AsyncLimiter
 from limen.limiter.plan import distinct
 from limen.model import Check, Concurrency, Decision, Limit
 from limen.server import answers
 from limen.server.counts import Counts
 from limen.server.exchange import Headers, Rejected, decoded
+from limen.server.faces import Faces, Gallery, faces_of
+from limen.server.memo import Memo
 from limen.server.receipts import Held, Receipts
 
 _LONGEST_SLOT = 8_000
+_QUICK_STYLES: tuple[HeaderStyle, ...] = ("draft-11",)
+# Some 2 KB each: 40 MB at most.
+_MOST_KNOWN, _LONGEST_KNOWN = 16_384, 1_024
 _logger = logging.getLogger("limen.server")
 
 
@@ -38,6 +50,8 @@ class Asking(NamedTuple):
     charge: bool
     asked: Asked | None
     """None when the caller brought limits along."""
+    faces: Faces | None
+    """What is said of the limits whatever is decided; None when it is not known before."""
 
 
 class Reply(NamedTuple):
@@ -72,15 +86,17 @@ class Decisions:
         self._refund = msgspec.json.Decoder(wire.RefundQuestion)
         self._settle = msgspec.json.Decoder(wire.SettleQuestion)
         self._encode = msgspec.json.Encoder().encode
+        self._memo: Memo[Asking] = Memo(_MOST_KNOWN)
+        self._gallery = Gallery()
 
     async def check(self, body: bytes, id_: str) -> Reply:
         """Decide one request, or a list of them; each is charged when it is allowed."""
         if body.lstrip()[:1] == b"[":
             return await self._check_many(body, id_)
-        asking = self._understood(decoded(self._one, body))
+        asking = self._recalled(body)
         said = await self._decide(asking)
-        message = self._message(said, id_)
-        return Reply(self._encode(message), self._headers(said))
+        message, headers = self._told(said, asking.faces, id_)
+        return Reply(self._encode(message), headers)
 
     async def _check_many(self, body: bytes, id_: str) -> Reply:
         asking: list[Asking] = []
@@ -91,15 +107,18 @@ class Decisions:
             except (InvalidInput, InvalidLimit, Rejected) as error:
                 raise Rejected(422, f"[{number}]: {error}") from None
         said = await asyncio.gather(*[self._decide(each) for each in asking])
-        messages = [self._message(each, f"{id_}-{number}") for number, each in enumerate(said)]
+        messages = [
+            self._told(verdict, each.faces, f"{id_}-{number}")[0]
+            for number, (verdict, each) in enumerate(zip(said, asking, strict=True))
+        ]
         return Reply(self._encode(messages), [])
 
     async def usage(self, query: bytes, id_: str) -> Reply:
         """Say where somebody stands, by attributes in the query; nothing is charged."""
         attributes = _attributes(query)
         said = await self._engine.peek(attributes)
-        message = answers.of_verdict(said, id_, self._receipts)
-        return Reply(self._encode(message), self._headers(said))
+        message, headers = self._told(said, None, id_)
+        return Reply(self._encode(message), headers)
 
     async def refund(self, body: bytes) -> Reply:
         """Give back what a receipt is for."""
@@ -131,9 +150,9 @@ class Decisions:
         self._refuse_too_long(slot.id, slot.places)
         decision = await slot.acquire()
         self._counts.add(decision)
-        verdict = answers.of_decision(decision, self._engine.rules.version, id_, self._receipts)
+        verdict, headers = self._told(decision, None, id_)
         held = Held(slot.id, slot.places) if decision.allowed else None
-        return self._granted(verdict, held, self._headers(decision))
+        return self._granted(verdict, held, headers)
 
     async def _acquire_by_rules(self, question: wire.SlotQuestion, id_: str) -> Reply:
         if question.attributes is None:
@@ -142,9 +161,9 @@ class Decisions:
         self._refuse_too_long(slot.id, slot.places)
         said = await slot.acquire()
         self._counts.add(said)
-        verdict = answers.of_verdict(said, id_, self._receipts)
+        verdict, headers = self._told(said, None, id_)
         held = Held(slot.id or "", slot.places) if said.allowed and slot.places else None
-        return self._granted(verdict, held, self._headers(said))
+        return self._granted(verdict, held, headers)
 
     async def renew(self, slot: str) -> Reply:
         """Lengthen the lease of a slot to a full one."""
@@ -164,21 +183,34 @@ class Decisions:
         changed = await self._limiter.hold(*held.places, id=held.id).release()
         return Reply(self._encode(wire.Done(changed)), [])
 
+    def _recalled(self, body: bytes) -> Asking:
+        """Return what a body asks, from memory if it was asked before under the same rules."""
+        rules = self._engine.rules
+        asking = self._memo.get(body, rules)
+        if asking is None:
+            asking = self._understood(decoded(self._one, body))
+            # Not if other rules came in between, nor where the time of day has a say.
+            is_lasting = asking.asked is None or (asking.asked.rules is rules and rules.is_timeless)
+            if is_lasting and len(body) <= _LONGEST_KNOWN:
+                self._memo.keep(body, asking)
+        return asking
+
     def _understood(self, question: wire.Question) -> Asking:
         if question.limits is None and question.key is None:
             if question.attributes is None:
                 raise Rejected(422, "attributes are missing, or your own key and limits")
             asked = self._engine.ask(question.attributes, question.cost, slots=question.peek)
-            return Asking(asked.checks, not question.peek, asked)
+            faces = None if asked.found.refused else self._gallery.faces(asked)
+            return Asking(asked.checks, not question.peek, asked, faces)
         if question.attributes is not None:
             raise Rejected(422, "give attributes for the rules, or your own key and limits")
         if question.limits is None or question.key is None:
             raise Rejected(422, "your own limits need both key and limits")
         checks = _own_checks(question.key, question.limits, question.cost)
-        return Asking(checks, not question.peek, None)
+        return Asking(checks, not question.peek, None, None)
 
     async def _decide(self, asking: Asking) -> Verdict | Decision:
-        checks, charge, asked = asking
+        checks, charge, asked, _ = asking
         decision = None
         if checks:
             trusted = asked is not None
@@ -189,14 +221,24 @@ class Decisions:
             self._counts.add(said)
         return said
 
-    def _message(self, said: Verdict | Decision, id_: str) -> wire.Verdict:
-        if isinstance(said, Verdict):
-            return answers.of_verdict(said, id_, self._receipts)
-        return answers.of_decision(said, self._engine.rules.version, id_, self._receipts)
-
-    def _headers(self, said: Verdict | Decision) -> Headers:
-        answer = answer_of_verdict(said) if isinstance(said, Verdict) else answer_of(said)
-        return raw_headers(answer, self._styles, time.time())
+    def _told(
+        self, said: Verdict | Decision, faces: Faces | None, id_: str
+    ) -> tuple[wire.Verdict, Headers]:
+        """Return what is answered: the message, and the headers that tell where a client stands."""
+        if isinstance(said, Decision):
+            version = self._engine.rules.version
+            message = answers.of_decision(said, version, id_, self._receipts)
+            return message, raw_headers(answer_of(said), self._styles, time.time())
+        faces = faces or faces_of(said.applied)
+        message, standings = answers.of_verdict(said, faces, id_, self._receipts)
+        if self._styles != _QUICK_STYLES or faces.told > MAX_POLICIES:
+            return message, raw_headers(answer_of_verdict(said), self._styles, time.time())
+        headers: Headers = [(b"ratelimit-policy", faces.policy)] if faces.policy else []
+        if standings:
+            headers.append((b"ratelimit", ", ".join(standings).encode()))
+        if not said.allowed and said.retry_after is not None:
+            headers.append((b"retry-after", b"%d" % retry_after_s(said.retry_after)))
+        return message, headers
 
     def _refuse_too_long(self, id_: str | None, places: tuple[Check, ...]) -> None:
         """Refuse a slot that nobody could renew, because it would not fit into an address."""

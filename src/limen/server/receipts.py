@@ -7,6 +7,7 @@ secret, so nothing has to be remembered. It is not encrypted: it tells what the 
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 import hmac
 import zlib
@@ -20,6 +21,7 @@ from limen.errors import InvalidInput, InvalidLimit
 from limen.model import Check, Concurrency, Limit, Source
 
 _MAC_BYTES = 16
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _RECEIPT, _SLOT = b"r", b"s"
 _LONG = 4_096
 
@@ -77,7 +79,11 @@ class Receipts:
     """Writes and reads receipts and slots. `process` names this process among others."""
 
     def __init__(self, secret: str, process: str) -> None:
-        self._key = hashlib.sha256(b"limen receipts\0" + secret.encode()).digest()
+        key = hashlib.sha256(b"limen receipts\0" + secret.encode()).digest()
+        self._keyed = {
+            kind: hashlib.blake2b(digest_size=_MAC_BYTES, key=key, person=kind)
+            for kind in (_RECEIPT, _SLOT, _RECEIPT.upper(), _SLOT.upper())
+        }
         self._process = process
         self._write = msgspec.msgpack.Encoder().encode
         self._read_receipt = msgspec.msgpack.Decoder(_Receipt).decode
@@ -152,12 +158,15 @@ class Receipts:
         )
 
     def _mac(self, kind: bytes, payload: bytes) -> bytes:
-        return hashlib.blake2b(payload, digest_size=_MAC_BYTES, key=self._key, person=kind).digest()
+        # A copy of one that has the key already: half the time of a new one.
+        mac = self._keyed[kind].copy()
+        mac.update(payload)
+        return mac.digest()
 
 
 def _text(raw: bytes) -> str:
     # Url-safe: a slot is part of an address.
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+    return binascii.b2a_base64(raw, newline=False).translate(_URL_SAFE).rstrip(b"=").decode()
 
 
 @lru_cache(maxsize=4_096)

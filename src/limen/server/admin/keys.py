@@ -19,6 +19,7 @@ from limen.server.admin.answers import Condition, Explained, RuleAccount, WasRes
 from limen.server.admin.desk import MAX_SUBJECT, Desk
 from limen.server.admin.guard import Door, caller_of
 from limen.server.admin.questions import ToExplain, ToInspect, ToReset
+from limen.server.faces import faces_of
 from limen.server.openapi import content
 
 
@@ -61,7 +62,9 @@ class Keys:
     async def _peek(self, request: Request, facts: dict[str, str], cost: int) -> Any:
         verdict = await self._service.engine.peek(facts, cost)
         id_ = request.scope.get("limen_id", "")
-        return answers.of_verdict(verdict, id_, self._service.receipts)
+        faces = faces_of(verdict.applied)
+        message, _ = answers.of_verdict(verdict, faces, id_, self._service.receipts)
+        return message
 
 
 def install(door: Door, desk: Desk) -> None:

@@ -1,0 +1,115 @@
+"""What is said of the limits of a question whatever is decided: names, texts, policies. Pure.
+
+Worked out when a question is understood, and remembered with it: an answer then only adds numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from limen import wire
+from limen.engine import Asked
+from limen.http import Policy, policies
+from limen.model import Concurrency, Limit
+from limen.rules.rule import Applied
+from limen.rules.ruleset import RuleSet
+
+_MOST_KNOWN = 10_000
+
+
+class Face(Struct, frozen=True, gc=False):
+    """One limit of one rule."""
+
+    rule: str
+    name: str
+    """The limit within the rule: `"search-per-user#2"`."""
+    limit: str
+    """As text: `"100/minute"`."""
+    counts_as: str | None
+    """The name under which it counts."""
+    mode: wire.Mode
+    tier: str | None
+    variant: str | None
+    attribute: str | None
+    """The attribute by which the rule charges."""
+    is_asked: bool
+    """Whether it is charged at the cost that the question itself gives."""
+    policy: Policy | None
+    """What headers say; None for a shadow, of which nobody is told."""
+
+
+class Faces(Struct, frozen=True, gc=False):
+    """All limits of one question."""
+
+    by_rule: tuple[tuple[Face, ...], ...]
+    """For each rule that applies, in their order; nothing where nothing is counted."""
+    policy: bytes
+    """The value of `RateLimit-Policy`; empty without a limit that could refuse."""
+    told: int
+    """How many limits that is."""
+
+
+class Gallery:
+    """Remembers the faces of rules that say the same to everybody, as nearly all rules do."""
+
+    def __init__(self) -> None:
+        self._rules: RuleSet | None = None
+        self._known: dict[tuple[int, ...], Faces] = {}
+
+    def faces(self, asked: Asked) -> Faces:
+        """Return what is said of the rules that a request meets."""
+        if asked.rules is not self._rules or len(self._known) > _MOST_KNOWN:
+            self._rules, self._known = asked.rules, {}
+        applied = asked.found.applied
+        for of in applied:
+            if not of.rule.is_plain:
+                return faces_of(applied)
+        # Plain ones are there as long as their rule set, and so are their ids.
+        key = tuple(map(id, applied))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = faces_of(applied)
+        return found
+
+
+def faces_of(applied: Sequence[Applied]) -> Faces:
+    """Return what is said of the rules that apply."""
+    enforced = [of for of in applied if of.enforce]
+    names = [f"{of.rule.name}#{n}" for of in enforced for n in range(1, of.checks + 1)]
+    found = policies(names, [limit for of in enforced for limit in _limits(of)])
+    rest = iter(found)
+    by_rule = tuple(
+        [
+            tuple([_face(of, n, limit, rest) for n, limit in enumerate(_limits(of), 1)])
+            for of in applied
+        ]
+    )
+    return Faces(by_rule, ", ".join([policy.terms for policy in found]).encode(), len(found))
+
+
+def _limits(applied: Applied) -> Sequence[Limit | Concurrency]:
+    """Return what a rule checks, in the order of its checks."""
+    rule, limits = applied.rule, applied.allowance.limits
+    if len(limits) < applied.checks and rule.concurrency is not None:
+        return (rule.concurrency, *limits)
+    return limits[: applied.checks]
+
+
+def _face(
+    applied: Applied, number: int, limit: Limit | Concurrency, policies: Iterator[Policy]
+) -> Face:
+    rule, allowance = applied.rule, applied.allowance
+    return Face(
+        rule.name,
+        f"{rule.name}#{number}",
+        str(limit),
+        limit.name,
+        "enforce" if applied.enforce else "shadow",
+        allowance.tier,
+        allowance.variant,
+        rule.cost if isinstance(rule.cost, str) else None,
+        applied.cost_by is None,
+        next(policies) if applied.enforce else None,
+    )

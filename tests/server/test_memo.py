@@ -1,0 +1,161 @@
+"""What is remembered of questions changes no answer: not when rules do, nor when time does."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from limen import AsyncLimiter, wire
+from limen.engine import AsyncEngine
+from limen.http import answer_of_verdict, raw_headers
+from limen.rules import RuleSet, parse_text
+from limen.server.counts import Counts
+from limen.server.decisions import Decisions
+from limen.server.memo import Memo
+from limen.server.receipts import Receipts
+from limen.testing import ManualClock
+
+ONE = """
+rules:
+  - {name: one, match: {path: /a}, key: [user], limits: 2/minute}
+"""
+OTHER = """
+rules:
+  - {name: other, match: {path: /a}, key: [user], limits: 5/minute}
+"""
+FOR_A_TIME = """
+rules:
+  - name: sale
+    match: {path: /a}
+    key: [user]
+    limits: 1/hour
+    ends: 1970-01-01T00:10:00Z
+"""
+MIXED = """
+rules:
+  - {name: plain, match: {path: /a*}, key: [user], limits: [3/minute, 9/hour]}
+  - {name: bucket, match: {path: /a}, key: [user], limits: 10/s burst 3}
+  - {name: watched, match: {path: /a}, key: [user], limits: 1/day, mode: shadow}
+  - name: tiered
+    key: [user]
+    limits: 4/month
+    tiers: {by: plan, limits: {free: 2/minute, pro: unlimited}}
+  - {name: half, match: {path: /b}, key: [user], limits: 2/minute, enforce_percent: 50}
+  - {name: known, match: {path: /c}, key: [tenant], missing: deny, limits: 5/minute}
+  - {name: shut, match: {path: /d}, mode: block}
+"""
+
+
+class Asker:
+    """The decision API on rules, with a clock of its own."""
+
+    def __init__(self, rules: RuleSet, most: int = 100) -> None:
+        self.clock = ManualClock()
+        self.limiter = AsyncLimiter(clock=self.clock)
+        self.engine = AsyncEngine(rules, self.limiter, clock=self.clock)
+        self.decisions = Decisions(self.engine, self.limiter, Receipts(32 * "s", "p"), Counts())
+        self.decisions._memo = Memo(most)
+
+    def ask(self, **attributes: str) -> wire.Verdict:
+        body = msgspec.json.encode({"attributes": attributes})
+        reply = asyncio.run(self.decisions.check(body, "id"))
+        return msgspec.json.decode(reply.body, type=wire.Verdict)
+
+
+def test_other_rules_hold_for_the_next_question_although_it_was_asked_before() -> None:
+    asker = Asker(parse_text(ONE))
+    assert [asker.ask(user="7", path="/a").allowed for _ in range(3)] == [True, True, False]
+    asker.engine.use(parse_text(OTHER))
+    assert asker.ask(user="7", path="/a").rule == "other"
+    asker.engine.use(parse_text(ONE))
+    assert not asker.ask(user="7", path="/a")
+
+
+def test_a_rule_that_ends_is_not_remembered_beyond_its_end() -> None:
+    asker = Asker(parse_text(FOR_A_TIME))
+    assert [asker.ask(user="7", path="/a").rule for _ in range(2)] == ["sale", "sale"]
+    asker.clock.advance(601)
+    assert asker.ask(user="7", path="/a").rule is None
+
+
+def test_an_override_that_ends_is_not_remembered_beyond_its_end() -> None:
+    text = """
+    rules:
+      - name: one
+        key: [user]
+        limits: 5/minute
+        overrides: [{key: {user: "7"}, limits: 1/minute, ends: 1970-01-01T00:10:00Z}]
+    """
+    asker = Asker(parse_text(text))
+    assert asker.ask(user="7").limit == "1/minute"
+    asker.clock.advance(601)
+    assert asker.ask(user="7").limit == "5/minute"
+
+
+@pytest.mark.parametrize(
+    ("text", "timeless"),
+    [
+        (ONE, True),
+        (FOR_A_TIME, False),
+        ("rules: []\nexemptions: [{name: x, match: {user: a}}]", True),
+        (
+            "rules: []\nexemptions: [{name: x, match: {user: a}, ends: 2040-01-01T00:00:00Z}]",
+            False,
+        ),
+    ],
+)
+def test_a_rule_set_knows_whether_time_has_a_say(text: str, timeless: bool) -> None:
+    assert parse_text(text).is_timeless is timeless
+
+
+def test_it_never_remembers_more_than_it_may() -> None:
+    asker = Asker(parse_text(ONE), most=8)
+    for number in range(1_000):
+        assert asker.ask(user=str(number), path="/a").remaining == 1
+    assert len(asker.decisions._memo._known) <= 8
+
+
+def test_the_older_half_is_forgotten() -> None:
+    memo: Memo[int] = Memo(4)
+    under = object()
+    for number in range(5):
+        memo.get(b"%d" % number, under)
+        memo.keep(b"%d" % number, number)
+    assert [memo.get(b"%d" % number, under) for number in range(5)] == [None, None, 2, 3, 4]
+    assert memo.get(b"4", object()) is None
+
+
+def test_what_is_known_before_says_the_same_as_what_is_worked_out_after() -> None:
+    """Two ways to the headers: by faces, and by an answer, as adapters take."""
+    asker, chance = Asker(parse_text(MIXED)), random.Random(5)
+    told: list[Any] = []
+    plain = asker.decisions._told
+
+    def both(said: Any, faces: Any, id_: str) -> Any:
+        found = plain(said, faces, id_)
+        assert found[1] == raw_headers(answer_of_verdict(said))
+        names = [(part.rule, part.name, part.mode, part.allowed) for part in found[0].parts]
+        assert names == [(part.rule, part.name, part.mode, part.allowed) for part in said.parts]
+        told.append(found)
+        return found
+
+    asker.decisions._told = both  # type: ignore[method-assign]  # to see what it is asked
+    for _ in range(600):
+        attributes = {
+            "user": str(chance.randrange(4)),
+            "path": chance.choice(["/a", "/ab", "/b", "/c", "/d"]),
+            "plan": chance.choice(["free", "pro", ""]),
+            "tenant": chance.choice(["", "acme"]),
+        }
+        asker.ask(**attributes)
+        asker.clock.advance(chance.choice([0.0, 0.1, 20.0]))
+    assert {message.allowed for message, _ in told} == {True, False}
+    assert {name for _, headers in told for name, _ in headers} == {
+        b"ratelimit-policy",
+        b"ratelimit",
+        b"retry-after",
+    }
