@@ -101,6 +101,11 @@ class Part(Struct, frozen=True, gc=False):
     reason: Literal["blocked", "missing"] | None = None
     """Why a rule refuses without counting."""
 
+    def __repr__(self) -> str:
+        # Without the key: it may be somebody's API key.
+        said = "allowed" if self.allowed else "refused"
+        return f"<Part {self.name} ({self.mode}): {said}, {self.limit or self.reason}>"
+
 
 class Verdict(Struct, frozen=True):
     """The answer to one request. True in a condition when allowed."""
@@ -133,6 +138,12 @@ class Verdict(Struct, frozen=True):
 
     def __bool__(self) -> bool:
         return self.allowed
+
+    def __repr__(self) -> str:
+        # Without keys and receipt, as above.
+        said = "allowed" if self.allowed else "refused"
+        by = f" by {self.rule}" if self.rule else ""
+        return f"<Verdict {said}{by}: {self.limit}, remaining={self.remaining}, {self.source}>"
 
 
 class SlotVerdict(Struct, frozen=True):

@@ -646,3 +646,11 @@ def random_text(length: int) -> str:
     """Return a text that cannot be said any shorter."""
     found = random.Random(1)
     return "".join(chr(found.randrange(0x10000, 0x110000)) for _ in range(length))
+
+
+def test_a_list_whose_answer_would_be_a_flood(service: Asker) -> None:
+    limits = [f"{number}/{number} minutes" for number in range(2, 102)]
+    questions = [{"key": f"{n:04}".rjust(4_000, "x"), "limits": limits} for n in range(12)]
+    refused(service.post("/v1/check", questions), 422, "ask in shorter lists")
+    peeks = [{**question, "peek": True} for question in questions[:5]]
+    assert service.post("/v1/check", peeks).status == 200

@@ -37,6 +37,7 @@ from limen.server.memo import Memo
 from limen.server.receipts import Held, Receipts
 
 _LONGEST_SLOT = 8_000
+_MOST_LETTERS = 4_000_000
 _QUICK_STYLES: tuple[HeaderStyle, ...] = ("draft-11",)
 # Some 2 KB each: 40 MB at most.
 _MOST_KNOWN, _LONGEST_KNOWN = 16_384, 1_024
@@ -106,6 +107,7 @@ class Decisions:
                 asking.append(self._understood(question))
             except (InvalidInput, InvalidLimit, Rejected) as error:
                 raise Rejected(422, f"[{number}]: {error}") from None
+        _refuse_flood(asking)
         said = await asyncio.gather(*[self._decide(each) for each in asking])
         messages = [
             self._told(verdict, each.faces, f"{id_}-{number}")[0]
@@ -249,6 +251,17 @@ class Decisions:
         slot = None if held is None else self._receipts.slot(held)
         message = wire.SlotVerdict(verdict, slot, None if held is None else held.lease)
         return Reply(self._encode(message), headers)
+
+
+def _refuse_flood(asking: list[Asking]) -> None:
+    """Refuse a list whose answer would be many times as long: every limit names its key."""
+    letters = sum([len(check.key) for each in asking for check in each.checks])
+    if letters > _MOST_LETTERS:
+        raise Rejected(
+            422,
+            f"the keys of all limits in this list have {letters:,} letters together, and "
+            f"{_MOST_LETTERS:,} are answered at most; ask in shorter lists",
+        )
 
 
 def _own_checks(key: str, limits: str | list[str], cost: int) -> list[Check]:
