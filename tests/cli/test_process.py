@@ -133,6 +133,7 @@ def test_a_folder_that_lets_nobody_in_is_one_line(tmp_path: Path) -> None:
     # Whatever is imported late is imported now: another user may not read our packages.
     become_nobody = (
         "import os; from limen.cli import books, place, build_app; build_app()\n"
+        "import limen.server.settings\n"
         "try: place.use('sqlite:///none.db', lambda store: store.version())\n"
         "except Exception: pass\n"
         "os.setuid(65534) if os.getuid() == 0 else os.chmod('.limen', 0)\n"
