@@ -127,7 +127,7 @@ class Verdict(Struct, frozen=True):
     version: str
     """The rules that decided."""
     id: str
-    """What logs call this decision."""
+    """The id of the request, as in `x-request-id`; in a list, with its number."""
     receipt: str | None
     """For `/v1/refund` and `/v1/settle`; null when nothing was charged."""
     parts: tuple[Part, ...]

@@ -161,8 +161,8 @@ def test_a_slot_is_renewed_while_it_is_held(client: Threaded) -> None:
     facts = somebody("/export")
     with client.slot(facts), client.slot(facts):
         client.pause(1.6)  # longer than the lease
-        assert not client.peek(facts)
-    assert client.peek(facts)
+        assert not client.usage(facts)
+    assert client.usage(facts)
 
 
 def test_a_slot_can_be_held_by_hand(client: Threaded) -> None:

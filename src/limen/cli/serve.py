@@ -70,8 +70,10 @@ def _tell(settings: Settings, started: Started) -> None:
     address, prepared = started.address, started.prepared
     workers = f", {settings.workers} workers" if settings.workers > 1 else ""
     draw.line(f"limen {__version__} serves at {address}{workers}", "bold green")
-    rows = [("try it", f"curl {address}/v1/check -d '{_QUESTION}'")]
-    if not settings.checks_are_open:
+    rows: list[tuple[str, str]] = []
+    if settings.checks_are_open and not settings.rules:
+        rows = [("try it", f"curl {address}/v1/check -d '{_QUESTION}'")]
+    elif not settings.checks_are_open:
         rows = [("decisions", "need a token: limen token create --role check --name NAME")]
     first = " (the starter rules)" if prepared.is_first else ""
     rows += [

@@ -69,7 +69,7 @@ class AsyncClient:
         return await self._decide(self._desk.own(key, limits, cost))
 
     async def peek(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
-        """Say what `slot` would say, which is `decide` with slots, and charge nothing."""
+        """Say what `decide` would say, and charge nothing."""
         return await self._decide(questions.by_rules(attributes, cost, peek=True))
 
     async def usage(self, attributes: Mapping[str, str]) -> Verdict:

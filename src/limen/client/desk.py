@@ -125,7 +125,7 @@ class Desk:
     def told(self, asked: Asked, answer: Answer | None) -> Verdict:
         """Return the verdict that the answer to a ticket comes to; None is no answer."""
         if isinstance(answer, Verdict):
-            self._stand_in.remember(asked, answer, slots=not asked.charge)
+            self._stand_in.remember(asked, answer, slots=False)
             return answer
         if isinstance(answer, Exception) and not isinstance(answer, Away):
             raise answer

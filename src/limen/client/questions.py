@@ -15,9 +15,9 @@ from msgspec import Struct
 from limen.errors import InvalidInput, shown
 from limen.limiter.plan import Limits
 from limen.model import Check, Limit, valid_cost
-from limen.wire import Verdict
+from limen.wire import MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE, Verdict
 
-_MAX_ATTRIBUTES, _MAX_NAME, _MAX_VALUE, _MAX_KEY = 100, 100, 4_096, 4_096
+_MAX_KEY = MAX_VALUE
 _encode = msgspec.json.Encoder().encode
 
 Whom = tuple[tuple[str, str], ...]
@@ -86,19 +86,19 @@ def valid_attributes(attributes: object) -> dict[str, str]:
             "attributes must be a mapping such as {'user': '42'}, "
             f"got {type(attributes).__name__}"
         )
-    if len(attributes) > _MAX_ATTRIBUTES:
-        raise InvalidInput(f"at most {_MAX_ATTRIBUTES} attributes, got {len(attributes)}")
+    if len(attributes) > MAX_ATTRIBUTES:
+        raise InvalidInput(f"at most {MAX_ATTRIBUTES} attributes, got {len(attributes)}")
     found: dict[str, str] = {}
     for name, value in attributes.items():
-        if not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME:
+        if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME:
             raise InvalidInput(
-                f"the name of an attribute must be text of 1 to {_MAX_NAME} characters, "
+                f"the name of an attribute must be text of 1 to {MAX_NAME} characters, "
                 f"got {shown(name)}"
             )
         if not isinstance(value, str):
             raise InvalidInput(f"attribute {name!r} must be text, got {type(value).__name__}")
-        if len(value) > _MAX_VALUE:
-            raise InvalidInput(f"attribute {name!r} is longer than {_MAX_VALUE:,} characters")
+        if len(value) > MAX_VALUE:
+            raise InvalidInput(f"attribute {name!r} is longer than {MAX_VALUE:,} characters")
         if not (value.isascii() or _is_unicode(value)) or not _is_unicode(name):
             raise InvalidInput(f"attribute {name!a} holds what is no Unicode")
         # The text itself: a subclass may print as something else, as an Enum does.
@@ -110,8 +110,8 @@ def valid_actual(actual: object) -> Actual:
     """Return the real cost of something, or raise `InvalidInput`."""
     if not isinstance(actual, Mapping):
         return valid_cost(actual, "actual_cost")
-    if not 1 <= len(actual) <= _MAX_ATTRIBUTES:
-        raise InvalidInput(f"expected the cost of 1 to {_MAX_ATTRIBUTES} attributes")
+    if not 1 <= len(actual) <= MAX_ATTRIBUTES:
+        raise InvalidInput(f"expected the cost of 1 to {MAX_ATTRIBUTES} attributes")
     for name in actual:
         if not isinstance(name, str) or not _is_unicode(name):
             raise InvalidInput(f"the name of an attribute must be text, got {shown(name)}")

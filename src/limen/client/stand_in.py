@@ -94,7 +94,7 @@ class StandIn:
         """Decide in the place of the service."""
         if self._on_error == "closed":
             return self._without_counting(allowed=False)
-        counted, refusing = self._known(asked, slots=not asked.charge)
+        counted, refusing = self._known(asked, slots=False)
         if refusing is not None:
             return self._refused_by(refusing)
         if not counted or self._on_error == "open":

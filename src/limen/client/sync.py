@@ -78,7 +78,7 @@ class Client:
         return self._decide(self._desk.own(key, limits, cost))
 
     def peek(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
-        """Say what `slot` would say, which is `decide` with slots, and charge nothing."""
+        """Say what `decide` would say, and charge nothing."""
         return self._decide(questions.by_rules(attributes, cost, peek=True))
 
     def usage(self, attributes: Mapping[str, str]) -> Verdict:

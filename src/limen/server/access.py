@@ -17,7 +17,7 @@ from typing import Any, get_args
 import msgspec
 from msgspec import Struct
 
-from limen.errors import LimenError, StoreError
+from limen.errors import StoreError
 from limen.rules.stores.tokens import Role, Token, digest_of
 from limen.rules.sync.last_good import replace
 from limen.server.exchange import Rejected, Scope, header
@@ -52,14 +52,20 @@ class Access:
 
     def __init__(self, fixed: Mapping[Role, str], folder: Path) -> None:
         self._fixed = {
-            digest_of(secret): Caller(role, f"{role} token of the settings")
+            digest_of(secret): Caller(role, f"the {role} token of this host")
             for role, secret in fixed.items()
             if secret
         }
         self._known: dict[str, Caller] = {}
         self._path = folder / _FILE
+        self._is_away = False
         self._version: int | None = None
         self._looks = self._last_look = 0
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the last look at the database failed."""
+        return self._is_away
 
     @property
     def version(self) -> int | None:
@@ -112,14 +118,18 @@ class Access:
         try:
             version = await store.tokens_version()
             if version == self._version:
+                self._is_away = False
                 return
             tokens = await store.tokens()
             # One that began later knows more: a slow look must not bring a revoked token back.
             if look > self._last_look:
                 self._last_look = look
                 self.take(version, tokens)
-        except LimenError as error:
-            _logger.debug("tokens were not looked at: %s", error)
+            self._is_away = False
+        except Exception as error:  # of a database that is damaged, too: those known last hold on
+            if not self._is_away:
+                _logger.warning("tokens cannot be looked at, those known last hold: %s", error)
+            self._is_away = True
 
     def _hold(self, kept: Iterable[_Kept]) -> None:
         self._known = {one.digest: Caller(one.role, one.name, one.expires) for one in kept}

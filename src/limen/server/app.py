@@ -38,6 +38,7 @@ _SLOTS = "/v1/slots/"
 _ADMIN = ("/admin", "/docs", "/openapi.json")
 _MAX_ADMIN_BODY = 16 * 2**20
 _ASKERS: tuple[Role, ...] = ("check", "admin")
+_LOCAL = re.compile(rb"https?://(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
 _GIVEN_ID = re.compile(rb"[\x21-\x7e]{1,64}")
 _logger = logging.getLogger("limen.server")
 
@@ -94,6 +95,11 @@ class App:
             await respond(send, 422, [*headers, PROBLEM, NO_STORE], rejected.body(id_))
         except Gone:
             return
+        except Exception:
+            _logger.exception("a mistake in the service", extra={"request": id_})
+            rejected = Rejected(500, "the service made a mistake, and has logged it under this id")
+            # If an answer had begun, this fails, and the connection is closed.
+            await respond(send, 500, [*headers, PROBLEM, NO_STORE], rejected.body(id_))
 
     async def _answer(
         self, scope: Scope, receive: Receive, send: Send, id_: str, headers: Headers
@@ -112,6 +118,9 @@ class App:
             raise _wrong_method(scope, *by_method)
         if not self._is_open or header(scope, b"authorization") is not None:
             self._admit(scope)
+        elif (origin := header(scope, b"origin")) is not None and not _LOCAL.fullmatch(origin):
+            # What listens on loopback without a token is not for the pages in a browser there.
+            raise Rejected(403, "pages of other sites may not ask without a token")
         body = await read_body(scope, receive, self._max_body)
         reply, more = await handler(Asked(body, scope["query_string"], slot, id_))
         await respond(send, 200, [*headers, JSON, NO_STORE, *more], reply)
@@ -125,7 +134,8 @@ class App:
 
     def _is_known(self, scope: Scope) -> bool:
         try:
-            return self._service.access.caller(scope) is not None
+            caller = self._service.access.caller(scope)
+            return caller is not None and caller.role != "check"
         except Rejected:
             return False
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Annotated, NamedTuple
 from urllib.parse import parse_qsl
@@ -38,9 +39,13 @@ from limen.server.receipts import Held, Receipts
 
 _LONGEST_SLOT = 8_000
 _MOST_LETTERS = 4_000_000
+_MOST_LIMITS, _LIMITS_AT_ONCE = 20_000, 1_000
+# An exact window keeps every request. Whoever writes a rule may want a million; a caller may not
+# fill the store with a few words.
+_MOST_EXACT = {"packed_window": 10_000, "rolling_window": 1_000}
 _QUICK_STYLES: tuple[HeaderStyle, ...] = ("draft-11",)
-# Some 2 KB each: 40 MB at most.
-_MOST_KNOWN, _LONGEST_KNOWN = 16_384, 1_024
+# Of some 2 KB each, and 3 at most: 50 MB.
+_MOST_KNOWN, _LONGEST_KNOWN, _MOST_CHECKS_KNOWN = 16_384, 512, 10
 _logger = logging.getLogger("limen.server")
 
 
@@ -108,11 +113,13 @@ class Decisions:
             except (InvalidInput, InvalidLimit, Rejected) as error:
                 raise Rejected(422, f"[{number}]: {error}") from None
         _refuse_flood(asking)
-        said = await asyncio.gather(*[self._decide(each) for each in asking])
-        messages = [
-            self._told(verdict, each.faces, f"{id_}-{number}")[0]
-            for number, (verdict, each) in enumerate(zip(said, asking, strict=True))
-        ]
+        messages: list[wire.Verdict] = []
+        for part in _slices(asking):
+            # Slice by slice: each has the whole deadline, and others have their turn in between.
+            said = await asyncio.gather(*[self._decide(each) for each in part])
+            for verdict, each in zip(said, part, strict=True):
+                number = len(messages)
+                messages.append(self._told(verdict, each.faces, f"{id_}-{number}")[0])
         return Reply(self._encode(messages), [])
 
     async def usage(self, query: bytes, id_: str) -> Reply:
@@ -193,7 +200,8 @@ class Decisions:
             asking = self._understood(decoded(self._one, body))
             # Not if other rules came in between, nor where the time of day has a say.
             is_lasting = asking.asked is None or (asking.asked.rules is rules and rules.is_timeless)
-            if is_lasting and len(body) <= _LONGEST_KNOWN:
+            is_small = len(body) <= _LONGEST_KNOWN and len(asking.checks) <= _MOST_CHECKS_KNOWN
+            if is_lasting and is_small:
                 self._memo.keep(body, asking)
         return asking
 
@@ -201,7 +209,7 @@ class Decisions:
         if question.limits is None and question.key is None:
             if question.attributes is None:
                 raise Rejected(422, "attributes are missing, or your own key and limits")
-            asked = self._engine.ask(question.attributes, question.cost, slots=question.peek)
+            asked = self._engine.ask(question.attributes, question.cost)
             faces = None if asked.found.refused else self._gallery.faces(asked)
             return Asking(asked.checks, not question.peek, asked, faces)
         if question.attributes is not None:
@@ -255,6 +263,13 @@ class Decisions:
 
 def _refuse_flood(asking: list[Asking]) -> None:
     """Refuse a list whose answer would be many times as long: every limit names its key."""
+    limits = sum([len(each.checks) for each in asking])
+    if limits > _MOST_LIMITS:
+        raise Rejected(
+            422,
+            f"this list comes under {limits:,} limits in all, and {_MOST_LIMITS:,} are decided at "
+            "most; ask in shorter lists",
+        )
     letters = sum([len(check.key) for each in asking for check in each.checks])
     if letters > _MOST_LETTERS:
         raise Rejected(
@@ -264,9 +279,26 @@ def _refuse_flood(asking: list[Asking]) -> None:
         )
 
 
+def _slices(asking: list[Asking]) -> Iterator[list[Asking]]:
+    """Return a list in parts that the store decides well within a deadline."""
+    part: list[Asking] = []
+    limits = 0
+    for each in asking:
+        if part and limits + len(each.checks) > _LIMITS_AT_ONCE:
+            yield part
+            part, limits = [], 0
+        part.append(each)
+        limits += len(each.checks)
+    if part:
+        yield part
+
+
 def _own_checks(key: str, limits: str | list[str], cost: int) -> list[Check]:
     texts = (limits,) if isinstance(limits, str) else tuple(limits)
-    return [Check(limit, key, cost) for limit in _limits(texts)]
+    try:
+        return [Check(limit, key, cost) for limit in _limits(texts)]
+    except InvalidLimit as error:
+        raise InvalidInput(f"limits: {error}") from None
 
 
 @lru_cache(maxsize=1_024)
@@ -274,6 +306,13 @@ def _limits(texts: tuple[str, ...]) -> tuple[Limit, ...]:
     """Return the limits that a caller brought along: none of them twice."""
     found = [limit for text in texts for limit in Limit.parse_all(text)]
     distinct([Check(limit, "any") for limit in found])
+    for limit in found:
+        most = _MOST_EXACT.get(limit.algorithm, limit.quota)
+        if limit.quota > most:
+            raise InvalidInput(
+                f"limits: {limit} keeps every request, and your own may keep {most:,} at most; "
+                "use token_bucket or sliding_counter, or a rule"
+            )
     return tuple(found)
 
 

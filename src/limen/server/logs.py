@@ -23,7 +23,9 @@ class TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return one event as a line; a traceback, if there is one, below it."""
         at = datetime.fromtimestamp(record.created, UTC)
-        line = f"{at:%Y-%m-%d %H:%M:%S} {record.levelname.lower()}: {record.getMessage()}"
+        # On one line, whoever wrote it: a name with a line break must not look like another event.
+        said = record.getMessage().replace("\r", "\\r").replace("\n", "\\n")
+        line = f"{at:%Y-%m-%d %H:%M:%S} {record.levelname.lower()}: {said}"
         more = " ".join(f"{name}={value}" for name, value in _extras(record).items())
         return masked(_with_trace(self, record, f"{line} {more}" if more else line))
 

@@ -66,7 +66,10 @@ _PROBLEM = {
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string", "description": "What to do about it."},
-        "instance": {"type": "string", "description": "The id of the request, as logs have it."},
+        "instance": {
+            "type": "string",
+            "description": "The id of the request, as in `x-request-id`.",
+        },
         "problems": {
             "type": "array",
             "description": "All that is wrong with a body or with rules.",
@@ -176,7 +179,7 @@ def _decisions(settings: Settings) -> dict[str, Any]:
         way.append({})
 
     def decides(summary: str, answer: dict[str, Any], *also: int, **more: Any) -> dict[str, Any]:
-        told = {200: answer, **errors({401, 403, 422, *also})}
+        told = {200: answer, **errors({401, 403, 413, 422, *also})}
         return _operation(summary, "decisions", told, security=way, **more)
 
     def asks(
@@ -222,7 +225,7 @@ def _decisions(settings: Settings) -> dict[str, Any]:
         "/v1/usage": {
             "get": decides(
                 "Say where somebody stands, and charge nothing",
-                content("Verdict", "What `/v1/check` would say."),
+                content("Verdict", "What `/v1/slots` would say, before it is charged."),
                 parameters=[QUERY_OF_ATTRIBUTES],
             )
         },

@@ -17,8 +17,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from limen.connect import is_shared
-from limen.errors import ConfigurationError, StoreError
-from limen.rules.document import parse_text
+from limen.errors import ConfigurationError, InvalidRules, StoreError
+from limen.rules.document import load, parse_text
 from limen.rules.stores.sql import SqlStore
 from limen.rules.stores.tokens import Role, new_secret
 from limen.rules.sync.last_good import NAME as LAST_GOOD
@@ -74,6 +74,7 @@ class Place:
         A database that is away is borne when the rules can come from elsewhere.
         """
         _make_folder(self.folder)
+        self._look_at_file()
         if not self._settings.auth.secret.reveal():
             _keep(self.folder / _SECRET, secrets.token_urlsafe(32))
         books = SqlStore(self.books)
@@ -91,6 +92,15 @@ class Place:
             return Prepared(None, is_first)
         _keep(self.folder / _ADMIN_TOKEN, new_secret())
         return Prepared(self.folder / _ADMIN_TOKEN, is_first)
+
+    def _look_at_file(self) -> None:
+        """Raise for a file of rules that nobody could go by; a good one of before will do."""
+        if self.rules_file is None or (self.folder / LAST_GOOD).exists():
+            return
+        try:
+            load(self.rules_file)
+        except InvalidRules as error:
+            raise ConfigurationError(f"{self.rules_file}: {error}") from None
 
     async def _open(self, books: SqlStore) -> bool:
         """Bring the database up to date; return whether the starter rules were put there."""

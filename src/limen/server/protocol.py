@@ -31,6 +31,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
+from limen.backends.sampled import SampledLog
 from limen.server.cycle import Cycle, Refused
 
 MAX_HEADERS = 100
@@ -40,6 +41,7 @@ MAX_PIPELINED = 256
 GRACE_S = 1.0
 """How long an idle connection is kept while the server ends: a request may be on its way."""
 _LINGER_S = 1.0
+_MOST_CONNECTIONS, _OTHER_FILES = 100_000, 64
 _LOOK_S = 0.5
 _TOO_LATE = "The request did not arrive in time."
 _TOO_LARGE = "The request line and the headers are larger than {:,} bytes."
@@ -80,6 +82,8 @@ class Connections:
         self._app_state = app_state
         self._loop = asyncio.get_running_loop()
         self._state = ServerState()
+        self._most = _most_connections()
+        self._log = SampledLog()
         self._timer: asyncio.TimerHandle | None = None
         self._look_round()
 
@@ -89,6 +93,13 @@ class Connections:
     def make(self) -> Connection:
         """Return what speaks HTTP on a new connection; a loop calls it."""
         return Connection(self._config, self._state, self._app_state, self._loop, self)
+
+    def is_too_many(self) -> bool:
+        """Return whether there are more connections than files may be open, and say so."""
+        if len(self) <= self._most:
+            return False
+        self._log.warn("connections", f"more than {self._most:,} connections; new ones are closed")
+        return True
 
     def drain(self) -> None:
         """Let every connection end as soon as nobody waits for an answer on it."""
@@ -169,6 +180,8 @@ class Connection(HttpToolsProtocol):
         self._deadline = self.loop.time() + self._read_timeout
         if self._shared.is_draining:
             self.shutdown()
+        if self._shared.is_too_many():
+            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End: tell the app, also where a later request waits behind the one it works on."""
@@ -386,3 +399,20 @@ class Connection(HttpToolsProtocol):
             name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0 "))
             for name, value in self.headers
         )
+
+
+def _most_connections() -> int:
+    """Return how many connections there may be: as many as files, less some for other things."""
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return _MOST_CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        # What a service may have by asking for it, it asks for.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    if soft == resource.RLIM_INFINITY:
+        return _MOST_CONNECTIONS
+    return max(min(soft - _OTHER_FILES, _MOST_CONNECTIONS), 1)

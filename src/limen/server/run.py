@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
+import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -21,6 +23,7 @@ from limen.server.settings import Settings
 from limen.server.supervise import Parent, supervise
 
 _PARENTS_PATIENCE_S = 10.0
+_logger = logging.getLogger("limen.server")
 # A decision makes some hundred objects that die with it, and hardly any cycles.
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
@@ -77,8 +80,15 @@ def _serve(
         keep_alive=http.keep_alive,
         drain_timeout=http.drain_timeout,
     )
-    hooks = Hooks(ready=_settle_down)
+    hooks = Hooks(ready=_settle_down, signals={signal.SIGHUP: _tell_reload})
     return serve(make, listeners, limits, tls=tls, parent=worker_of, hooks=hooks)
+
+
+def _tell_reload() -> None:
+    _logger.info(
+        "SIGHUP: the certificate was loaded anew, if there is one; rules and tokens are followed "
+        "all the time; other settings need a restart, or several workers"
+    )
 
 
 def _settle_down() -> None:

@@ -52,7 +52,12 @@ class Health(Struct, frozen=True):
     store: str
     """`ok` or `away`."""
     trouble: tuple[str, ...]
-    """What else does not work: `cache`, `store`, `rules`, `switch`. Why is in the log."""
+    """What else does not work; why is in the log.
+
+    `source`: the database or file of the rules. `tokens`: the database of tokens. `cache`, `news`,
+    `sharing`: how rules travel by Redis. `rules`: what is there is not believed. `last-good`,
+    `switch`: files of the data folder. `instances`, `callback`: within the process.
+    """
 
 
 class Service:
@@ -94,7 +99,7 @@ class Service:
             folder=self.place.folder,
             on_instances=self.limiter.share_with,
         )
-        self._store_trouble: str | None = None
+        self._is_store_away = False
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -126,17 +131,19 @@ class Service:
     def health(self) -> Health:
         """How this worker is. Names no address: it is told to whoever asks."""
         status: Status = self.follower.status
-        trouble = status.trouble
-        store = self._store_trouble
-        is_well = not trouble and store is None
+        trouble = {"source" if name == "store" else name for name in status.trouble}
+        if self.access.is_stale:
+            trouble.add("tokens")
+        is_well = not trouble and not self._is_store_away
+        has_rules = status.version or not status.trouble
         return Health(
-            "ok" if is_well else "degraded" if status.version else "starting",
+            "ok" if is_well else "degraded" if has_rules else "starting",
             status.version,
             status.source,
             max(0.0, time.time() - status.used_at) if status.version else 0.0,
             status.instances,
             str(status.switch),
-            "ok" if store is None else "away",
+            "away" if self._is_store_away else "ok",
             tuple(sorted(trouble)),
         )
 
@@ -151,12 +158,17 @@ class Service:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
-            await self._look()
+            try:
+                await self._look()
+            except Exception:  # whatever it is: who looks no more lets revoked tokens hold
+                _logger.exception("looking after store and tokens failed; it goes on")
 
     async def _look(self) -> None:
+        await self.access.refresh(self.books)
         try:
             await self.limiter.ping()
-            self._store_trouble = None
+            self._is_store_away = False
         except LimenError as error:
-            self._store_trouble = str(error)
-        await self.access.refresh(self.books)
+            if not self._is_store_away:
+                _logger.warning("the store is away: %s", error)
+            self._is_store_away = True

@@ -131,6 +131,8 @@ def _valid_name(name: str) -> str:
         raise InvalidInput(f"name must say what the token is for, got {shown(name)}")
     if _SECRET.search(name):
         raise InvalidInput("name must say what the token is for, got the secret of a token")
+    if not name.isprintable():
+        raise InvalidInput(f"name must be on one line, without control characters: {shown(name)}")
     return valid_text("name", name, _MAX_NAME)
 
 

@@ -28,6 +28,7 @@ Rank = Literal["viewer", "editor", "admin"]
 """The roles that have something to do here, each with all that those before it may."""
 _RANKS: tuple[str, ...] = get_args(Rank)
 _LARGE = 65_536
+_WITH_BODY = ("POST", "PUT")
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -97,7 +98,7 @@ class Door:
         """
         words = " ".join((endpoint.__doc__ or "").split())
         summary, _, more = words.partition(". ")
-        usual = (400, 401, 403, 413, 422) if method in ("POST", "PUT") else (401, 403, 422)
+        usual = (401, 403, 413, 422, 400)[: 5 if method in _WITH_BODY else 4]
         self._app.router.add_api_route(
             f"{PREFIX}{path}",
             _apart(endpoint, status),
@@ -142,7 +143,7 @@ async def _read(request: Request) -> Request:
     headers.append((b"content-type", b"application/json"))
     read = _Read({**request.scope, "headers": headers})
     read._body = body
-    if body:
+    if body and request.method in _WITH_BODY:
         # What is large is read beside the loop, which has others to serve.
         large = len(body) > _LARGE
         read.said = await asyncio.to_thread(decoded, body) if large else decoded(body)

@@ -6,7 +6,6 @@ Says where and what, and repeats no secret.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, get_args
@@ -25,7 +24,6 @@ from limen.rules.findings import path_text, unknown_field
 from limen.server.admin.edits import Missing, Taken
 from limen.server.exchange import Rejected
 
-_SECRET = re.compile(r"(limen_[0-9a-f]{8}_)[A-Za-z0-9_-]+")
 _RETRY_S = "1"
 _MOST = 100
 """How many problems one answer names."""
@@ -56,13 +54,13 @@ def _answer(
     document: dict[str, Any] = {
         "title": HTTPStatus(status).phrase,
         "status": status,
-        "detail": _without_secrets(detail),
+        "detail": masked(detail),
     }
     if id_:
         document["instance"] = f"urn:limen:{id_}"
     if problems:
         document["problems"] = [
-            {"path": _without_secrets(each.path), "message": _without_secrets(each.message)}
+            {"path": masked(each.path), "message": masked(each.message)}
             for each in problems[:_MOST]
         ]
     body = msgspec.json.encode(document)
@@ -153,7 +151,3 @@ def _methods(request: Request) -> list[str]:
     # The first that fits: a rule may be called `validate`, and that is another path.
     fitting = [route.methods or () for route in routes if route.path == paths[0]]
     return sorted({method for methods in fitting for method in methods})
-
-
-def _without_secrets(text: str) -> str:
-    return masked(_SECRET.sub(r"\1***", text))

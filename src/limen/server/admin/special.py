@@ -41,6 +41,7 @@ class SpecialCases:
     async def add_override(self, request: Request, name: Named, asked: ToOverride) -> OverrideSaved:
         """Give some keys of a rule other limits, for a time or for good."""
         override = asked.sent("comment")
+        _refuse_ended(override)
         stored = await self._desk.edit(
             caller_of(request).name,
             asked.comment or f"override in {name} for {edits.told(asked.key)}"[:2_000],
@@ -71,6 +72,7 @@ class SpecialCases:
         room."""
         exemption = asked.sent("comment")
         exemption["name"] = asked.name
+        _refuse_ended(exemption)
         stored = await self._desk.edit(
             caller_of(request).name,
             asked.comment or f"exemption {asked.name}",
@@ -103,6 +105,7 @@ class SpecialCases:
             **edits.block(asked.attributes, asked.name),
             **asked.sent("attributes", "name", "comment"),
         }
+        _refuse_ended(block)
         stored = await self._desk.edit(
             caller_of(request).name,
             asked.comment or f"block {edits.told(asked.attributes)}"[:2_000],
@@ -134,6 +137,11 @@ def install(door: Door, desk: Desk) -> None:
     door.add("viewer", "GET", "/blocks", made.list_blocks, also=(503,))
     door.add("editor", "POST", "/blocks", made.add_block, also=both, status=201)
     door.add("editor", "DELETE", "/blocks/{name}", made.remove_block, also=gone)
+
+
+def _refuse_ended(item: dict[str, Any]) -> None:
+    if edits.state_of(item, edits.now()) == "ended":
+        raise Rejected(422, "ends: this is over already; give a time in the future")
 
 
 def _key(request: Request) -> dict[str, str]:

@@ -1,0 +1,172 @@
+"""The service as a whole: what a few bytes may cost it, what it survives, and what it says then."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from limen.server import protocol
+from tests.server.asking import Asker, asking
+from tests.servers import HOST, binaries, free_port, process
+
+TEN = {"rules": [{"name": f"r{n}", "key": ["user"], "limits": "1000/hour"} for n in range(10)]}
+SLOTS = """
+rules:
+  - name: exports-at-once
+    key: [user]
+    concurrency: {slots: 1, lease: 60s}
+  - name: per-user
+    key: [user]
+    limits: 5/hour
+"""
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Asker]:
+    with asking(tmp_path, SLOTS) as [started]:
+        yield started
+
+
+@pytest.mark.parametrize(
+    ("limits", "status"),
+    [
+        ("10000/day", 200),
+        ("10001/day packed_window", 422),
+        ("1000/day rolling_window", 200),
+        ("1001/day rolling_window", 422),
+        ("1000000/day token_bucket", 200),
+        ("1000000/day sliding_counter", 200),
+    ],
+)
+def test_an_exact_window_of_a_callers_own_is_bounded(
+    service: Asker, limits: str, status: int
+) -> None:
+    answer = service.post("/v1/check", {"key": "k", "limits": limits, "peek": True})
+    assert answer.status == status, answer
+    if status == 422:
+        assert "limits: " in answer.detail
+        assert "keeps every request" in answer.detail
+
+
+def test_a_thousand_under_ten_limits_are_all_decided_by_the_store(tmp_path: Path) -> None:
+    with process(binaries()["valkey"]) as server:
+        flags: dict[str, Any] = {"store.url": f"redis://{HOST}:{server.port}"}
+        with asking(tmp_path, json.dumps(TEN), flags) as [one]:
+            one.service.limiter._backend._deadline = 2.0  # type: ignore[union-attr]  # a busy machine
+            questions = [{"attributes": {"user": str(n % 500)}} for n in range(1_000)]
+            said = json.loads(one.post("/v1/check", questions).body)
+    assert {(each["source"], each["allowed"]) for each in said} == {("store", True)}
+    assert [each["remaining"] for each in said] == [999] * 500 + [998] * 500
+
+
+def test_a_list_under_too_many_limits_is_refused(service: Asker) -> None:
+    limits = [f"{number}/{number} minutes" for number in range(2, 102)]
+    answer = service.post("/v1/check", [{"key": "k", "limits": limits, "peek": True}] * 201)
+    assert answer.status == 422
+    assert "20,100 limits in all" in answer.detail
+
+
+def test_a_peek_says_what_a_check_would_say_also_beside_slots(service: Asker) -> None:
+    held = service.acquire(attributes={"user": "7"})
+    assert held.slot
+    looked, decided = service.check({"user": "7"}, peek=True), service.check({"user": "7"})
+    assert looked.allowed
+    assert decided.allowed
+    assert looked.not_applicable == decided.not_applicable == ("exports-at-once",)
+    assert not service.usage(user="7")
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        (b"https://evil.example", 403),
+        (b"http://localhost.evil.example:8080", 403),
+        (b"null", 403),
+        (b"http://localhost:3000", 200),
+        (b"http://127.0.0.1:8080", 200),
+        (b"http://[::1]:8080", 200),
+    ],
+)
+def test_pages_of_other_sites_may_not_ask_a_service_without_tokens(
+    service: Asker, origin: bytes, status: int
+) -> None:
+    body = {"attributes": {"user": "7"}, "peek": True}
+    answer = service.post("/v1/check", body, headers=[(b"origin", origin)])
+    assert answer.status == status
+
+
+def test_a_mistake_of_our_own_is_500_and_logged_under_the_id_it_is_told(
+    service: Asker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise ZeroDivisionError("of our own")
+
+    monkeypatch.setattr(service.service.decisions, "_told", fail)
+    answer = service.post("/v1/check", {"attributes": {}}, headers=[(b"x-request-id", b"mine-1")])
+    assert answer.status == 500
+    assert answer.json["instance"] == "urn:limen:mine-1"
+    assert "ZeroDivisionError" not in answer.body.decode()
+    assert [record.request for record in caplog.records if hasattr(record, "request")] == ["mine-1"]
+
+
+def test_looking_after_tokens_survives_whatever_the_database_raises(
+    service: Asker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    books = service.service.books
+
+    async def damaged() -> int:
+        raise ValueError("not a number")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(books, "tokens_version", damaged)
+        service.run(asyncio.sleep(1.5))
+        health = service.service.health
+        assert (health.status, health.trouble) == ("degraded", ("tokens",))
+    assert [each for each in caplog.records if each.levelno == logging.WARNING]
+    token, secret = service.run(books.create_token("check", "late", "me"))
+    service.run(asyncio.sleep(1.5))
+    bearer = [(b"authorization", f"Bearer {secret}".encode())]
+    assert service.post("/v1/check", {"attributes": {}}, headers=bearer).status == 200
+    service.run(books.revoke_token(token.id, "me"))
+    service.run(asyncio.sleep(1.5))
+    assert service.post("/v1/check", {"attributes": {}}, headers=bearer).status == 401
+    assert service.service.health.status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(None, "cannot read the rules in rules.yaml"), ("rules: 5", "expected a list, got 5")],
+)
+def test_rules_in_a_file_that_nobody_could_go_by_stop_the_start(
+    tmp_path: Path, text: str | None, said: str
+) -> None:
+    if text is not None:
+        (tmp_path / "rules.yaml").write_text(text)
+    command = [sys.executable, "-m", "limen", "serve", "--bind", f"{HOST}:{free_port()}"]
+    ran = subprocess.run(
+        [*command, "--rules", "rules.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ran.returncode == 2
+    assert said in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+    assert not ran.stdout
+
+
+def test_there_are_never_more_connections_than_files_may_be_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(protocol, "_MOST_CONNECTIONS", 7)
+    assert protocol._most_connections() == 7
