@@ -60,7 +60,7 @@ def test_a_thousand_under_ten_limits_are_all_decided_by_the_store(tmp_path: Path
     with process(binaries()["valkey"]) as server:
         flags: dict[str, Any] = {"store.url": f"redis://{HOST}:{server.port}"}
         with asking(tmp_path, json.dumps(TEN), flags) as [one]:
-            one.service.limiter._backend._deadline = 2.0  # type: ignore[union-attr]  # a busy machine
+            one.service.limiter._backend._deadline = 2.0  # type: ignore[attr-defined]  # a busy machine
             questions = [{"attributes": {"user": str(n % 500)}} for n in range(1_000)]
             said = json.loads(one.post("/v1/check", questions).body)
     assert {(each["source"], each["allowed"]) for each in said} == {("store", True)}
