@@ -21,6 +21,7 @@ from bench import (
     report,
     rules,
     server,
+    service,
 )
 from bench.harness import _TRIES, BenchError, Contestant, Target, measure, ratio, rotated
 from bench.libraries import LIMEN, LIMITS, PEERS, PYRATE, THROTTLED, Instance, Quota, build, limen
@@ -470,3 +471,30 @@ def test_says_in_one_line_that_markers_are_missing_before_it_measures(
     error = capsys.readouterr().err
     assert error.startswith("bench: ")
     assert error.count("\n") == 1
+
+
+def test_the_service_is_judged_by_the_rate_beside_the_constant() -> None:
+    blocks = {
+        number: [service.Block(rate, 1.0, 2.0, 30.0)] * 3
+        for number, rate in ((0, 1_000.0), (1, 850.0), (3, 600.0), (10, 599.0))
+    }
+    told = service.service_table(blocks, [service.Block(50_000.0, 1.0, 2.0, 20.0)])
+    lines = {line.split(" |")[0]: line for line in told.splitlines()}
+    assert "**0.85x** | met goal" in lines["| 1 rule that matches"]
+    assert "**0.60x** | met minimum" in lines["| 3 rules that match"]
+    assert "MISSED" in lines["| 10 rules that match"]
+    assert "**50,000** decisions a second" in told
+
+
+@pytest.mark.parametrize("matching", service.MATCHING)
+def test_the_crowd_comes_under_as_many_rules_as_are_told(matching: int) -> None:
+    found = parse(service.document(matching)).resolve({"user": "1", "path": "/api/search"}, 1, 0.0)
+    assert len(found.checks) == matching
+
+
+def test_a_service_is_measured_as_it_is_started(tmp_path: Path) -> None:
+    with service._service(tmp_path / "one", 1, "memory://") as contender:
+        one, many = contender.block(0.3), contender.block(0.3, listed=10)
+    assert one.per_second > 0
+    assert many.per_second > one.per_second
+    assert 0 < one.cpu_us < 10_000

@@ -201,7 +201,7 @@ def test_help_teaches_by_examples(limen: Callable[..., Ran], arguments: list[str
     assert ran.exit_code == 0
     assert ran.err == ""
     assert 'Limiter().check("user:42", "100/minute")' in ran.out
-    assert "limen demo --no-animation" in ran.out
+    assert "limen serve" in ran.out
 
 
 def test_version_is_printed(limen: Callable[..., Ran]) -> None:

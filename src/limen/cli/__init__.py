@@ -168,6 +168,10 @@ def build_app() -> "Typer":
             limen explain user=42       which rules a request meets, and what is left
             limen kill-switch on        refuse nobody, at once, whatever is broken
 
+        As a library, it is one line:
+
+            Limiter().check("user:42", "100/minute").allowed
+
         And it shows what there is:
 
             limen demo                  every algorithm under the same traffic

@@ -72,7 +72,7 @@ class Connections:
 
     def __init__(self, config: Config, limits: Limits, app_state: dict[str, Any]) -> None:
         self.limits: Limits = limits
-        self.is_draining = False
+        self.is_draining: bool = False
         self.idle_s: float = limits.keep_alive
         """How long a connection that has nothing to do is kept."""
         # Deadlines shorter than the default ones are looked at more often.
@@ -154,7 +154,7 @@ class Connection(HttpToolsProtocol):
         shared: Connections,
     ) -> None:
         super().__init__(config, server_state, app_state, loop)
-        self.logger = _logger
+        self.logger: logging.Logger = _logger
         self.access_log = False
         self._shared = shared
         self._max_header = shared.limits.max_header
@@ -246,7 +246,7 @@ class Connection(HttpToolsProtocol):
             raise Refused(400, _NO_UPGRADE)
         self._describe()
         is_free = self.cycle is None or self.cycle.response_complete
-        self.cycle = Cycle(
+        self.cycle: RequestResponseCycle = Cycle(
             scope=self.scope,
             transport=self.transport,
             flow=self.flow,

@@ -5,7 +5,7 @@ Fields that a rule set has too are called as they are there.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
@@ -50,7 +50,7 @@ class _Written(BaseModel):
 class ToValidate(Model):
     """Rules that somebody wants to be told about: as data, or as text."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         json_schema_extra={
             "examples": [{"text": "rules: [{name: api, key: user, limits: 100/minute}]"}]
         }
@@ -66,7 +66,7 @@ class ToValidate(Model):
 class ToSave(Model):
     """Rules to save, all of them."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         json_schema_extra={
             "examples": [
                 {
@@ -105,7 +105,7 @@ class ToRollBack(Model):
 class ToOverride(OverrideSpec, _Written):
     """Other limits for some keys of a rule. They take the place of those for the same key."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         json_schema_extra={
             "examples": [
                 {"key": {"user": "42"}, "limits": "5000/hour", "ends": "2099-12-24T18:00Z"}
@@ -120,7 +120,7 @@ class ToOverride(OverrideSpec, _Written):
 class ToExempt(ExemptionSpec, _Written):
     """Requests that rules shall not apply to."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         json_schema_extra={"examples": [{"name": "office", "match": {"ip": "192.0.2.0/24"}}]}
     )
 
@@ -131,7 +131,7 @@ class ToExempt(ExemptionSpec, _Written):
 class ToBlock(_Written):
     """Whom to refuse, whatever else is allowed."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid",
         frozen=True,
         use_attribute_docstrings=True,
@@ -160,7 +160,7 @@ class ToBlock(_Written):
 class ToExplain(Model):
     """A request to explain."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         json_schema_extra={"examples": [{"attributes": {"user": "42", "path": "/search"}}]}
     )
 
@@ -171,7 +171,9 @@ class ToExplain(Model):
 class ToInspect(Model):
     """Whose counters to look at."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"attributes": {"user": "42"}}]})
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        json_schema_extra={"examples": [{"attributes": {"user": "42"}}]}
+    )
 
     attributes: Facts
 
@@ -179,7 +181,7 @@ class ToInspect(Model):
 class ToReset(Model):
     """Whose counters to forget."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         json_schema_extra={"examples": [{"attributes": {"user": "42"}, "rule": "per-user"}]}
     )
 
@@ -192,7 +194,7 @@ class ToReset(Model):
 class ToGrant(Model):
     """A token to create."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         json_schema_extra={"examples": [{"role": "check", "name": "checkout service"}]}
     )
 
@@ -206,7 +208,9 @@ class ToGrant(Model):
 class ToTurn(Model):
     """How the kill switch shall stand."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"on": True, "rules": []}]})
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        json_schema_extra={"examples": [{"on": True, "rules": []}]}
+    )
 
     on: bool
     rules: Annotated[list[RuleName], Field(max_length=10_000)] = Field(default_factory=list)
