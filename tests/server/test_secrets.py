@@ -243,8 +243,8 @@ def _drive(client: Client, served: Product, database: Postgres, valkey: Server) 
     client.ask("POST", "/admin/v1/tokens", ADMIN, {"role": "check", "name": "x"})
     until(lambda: b'"degraded"' in client.ask("GET", "/readyz").body, 60)
     assert client.ask("POST", "/v1/check", tokens[0], _asked()).status == 200
-    # At the level of debugging, more is told.
-    until(lambda: any("tokens were not looked at" in line for line in served.complained))
+    # What does not work is told once, and why.
+    until(lambda: any("tokens cannot be looked at" in line for line in served.complained))
 
 
 def _asked() -> dict[str, Any]:

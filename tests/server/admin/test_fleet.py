@@ -94,7 +94,7 @@ def test_the_kill_switch_lets_everybody_pass_and_is_written_down(service: Driven
     sent = {"on": True, "comment": "too strict"}
     turned = service.ask("PUT", "/kill-switch", sent).json
     assert (turned["on"], turned["all"], turned["other_hosts"]) == (True, True, "none")
-    assert turned["by"] == "admin token of the settings"
+    assert turned["by"] == "the admin token of this host"
     assert service.ask("GET", "/kill-switch").json["all"] is True
     row = service.ask("GET", "/audit?limit=1").json["rows"][0]
     assert (row["action"], row["subject"]) == ("kill-switch", "on for all rules")

@@ -113,7 +113,7 @@ def test_saves_a_version_that_holds_here_soon(service: Driven) -> None:
     assert saved.status == 200
     told = saved.json
     assert (told["version"], told["parent"], told["active"]) == (3, 2, True)
-    assert (told["author"], told["comment"]) == ("admin token of the settings", "less")
+    assert (told["author"], told["comment"]) == ("the admin token of this host", "less")
     assert told["summary"] == "+1 ~0 -2"
     service.until(lambda: service.service.engine.rules.version == "3")
     verdict = service.ask("POST", "//v1/check", {"attributes": {}}, role=None).json

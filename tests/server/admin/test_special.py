@@ -103,13 +103,28 @@ def test_an_exemption_from_a_rule_that_is_not_there_is_refused(service: Driven) 
 
 
 def test_one_that_has_ended_makes_room_for_another(service: Driven) -> None:
-    for ends in (BEFORE, LATER):
-        exemption = {"name": "x", "match": {"user": "1"}, "ends": ends}
-        assert service.ask("POST", "/exemptions", exemption).status == 201
-        block = {"attributes": {"user": "1"}, "ends": ends}
-        assert service.ask("POST", "/blocks", block).status == 201
+    exemption = {"name": "x", "match": {"user": "1"}, "ends": BEFORE}
+    block = {"name": "block-user-1", "match": {"user": "1"}, "mode": "block", "ends": BEFORE}
+    held = service.ask("GET", "/rules").json
+    document = {"rules": [block, *held["document"]["rules"]], "exemptions": [exemption]}
+    sent = {"document": document, "base": held["latest"]}
+    assert service.ask("PUT", "/rules", sent).status == 200
+    assert service.ask("POST", "/exemptions", {**exemption, "ends": LATER}).status == 201
+    again = {"attributes": {"user": "1"}, "ends": LATER}
+    assert service.ask("POST", "/blocks", again).status == 201
     assert [each["ends"] for each in service.ask("GET", "/blocks").json["blocks"]] == [LATER]
     assert len(service.ask("GET", "/exemptions").json["exemptions"]) == 1
+
+
+def test_what_is_over_already_is_not_saved(service: Driven) -> None:
+    for path, sent in (
+        ("/exemptions", {"name": "x", "match": {"user": "1"}}),
+        ("/blocks", {"attributes": {"user": "1"}}),
+        ("/rules/per-user/overrides", {"key": {"user": "1"}, "limits": "1/minute"}),
+    ):
+        refused = service.ask("POST", path, {**sent, "ends": BEFORE})
+        assert (refused.status, "ends: " in refused.detail) == (422, True), path
+    assert service.ask("GET", "/rules").json["version"] == 1
 
 
 def test_a_block_refuses_for_an_hour(service: Driven) -> None:

@@ -23,7 +23,7 @@ def test_a_token_holds_from_its_creation_to_its_end(service: Driven) -> None:
     ended = service.ask("DELETE", f"/tokens/{id}")
     assert (ended.json["state"], ended.json["revoked_by"]) == (
         "revoked",
-        "admin token of the settings",
+        "the admin token of this host",
     )
     assert service.ask("GET", "/rules", token=secret).status == 401
     assert service.ask("DELETE", f"/tokens/{id}").json == ended.json
