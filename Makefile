@@ -26,10 +26,10 @@ quick: $(VENV)/test ## The minute in between: style, and every test with a tenth
 	$(BIN)/pytest -q --hypothesis-profile=quick
 
 fuzz: $(VENV)/test ## The property tests again, ten times as hard
-	$(BIN)/pytest tests/algorithms tests/rules/test_*.py tests/rules/envoy tests/server/test_fuzz.py --hypothesis-profile=fuzz --timeout=1800
+	LIMEN_FUZZ=1 $(BIN)/pytest tests/algorithms tests/rules/test_*.py tests/rules/envoy tests/server/test_fuzz.py tests/server/admin/test_fuzzed.py --hypothesis-profile=fuzz --timeout=1800
 
 faults: $(VENV)/test ## The faults again, at full length: servers killed, frozen, cut off, poisoned
-	LIMEN_FAULTS=1 $(BIN)/pytest tests/shared tests/rules/sync tests/rules/stores --timeout=600
+	LIMEN_FAULTS=1 $(BIN)/pytest tests/shared tests/rules/sync tests/rules/stores tests/test_deploy.py --timeout=600
 
 bench: $(VENV)/bench ## Measure beside the peers; writes the tables of README.md
 	$(BIN)/python -m bench
