@@ -20,7 +20,6 @@ from limen.model import UNCHARGED, Receipt
 from limen.testing import ManualClock
 from tests.backends.conftest import Store
 
-STEPS = 10_000
 ALGORITHMS = sorted(STATES)
 EXACT_WINDOWS = ("rolling_window", "packed_window")
 SECOND_US = 1_000_000
@@ -171,7 +170,7 @@ def draw_limit(chance: random.Random, algorithm: str, quota: int, period: float 
 def test_the_script_and_the_pure_form_agree_on_every_step(store: Store, algorithm: str) -> None:
     chance = random.Random(algorithm)
     done = 0
-    while done < STEPS:
+    while done < store.steps:
         limits = limits_for(chance, algorithm)
         twins = Twins(store, chance, limits, f"{algorithm}:{done}", steady=chance.random() < 0.2)
         for _ in twins.steps():
@@ -182,7 +181,7 @@ def test_the_script_and_the_pure_form_agree_on_every_step(store: Store, algorith
 def test_the_script_and_the_pure_form_agree_on_slots(store: Store) -> None:
     chance = random.Random(7)
     done = 0
-    while done < STEPS:
+    while done < store.steps:
         leases: list[float] = chance.choice([[3, 60], [3, 86_400 * 20], EXTREME_PERIODS])
         limits = [
             Concurrency(chance.choice([1, 2, 3, 4, 10_000]), lease=chance.choice(leases))

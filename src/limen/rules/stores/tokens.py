@@ -131,9 +131,10 @@ def _valid_name(name: str) -> str:
         raise InvalidInput(f"name must say what the token is for, got {shown(name)}")
     if _SECRET.search(name):
         raise InvalidInput("name must say what the token is for, got the secret of a token")
-    if not name.isprintable():
+    valid = valid_text("name", name, _MAX_NAME)
+    if not valid.isprintable():
         raise InvalidInput(f"name must be on one line, without control characters: {shown(name)}")
-    return valid_text("name", name, _MAX_NAME)
+    return valid
 
 
 def _valid_expiry(at: datetime | None) -> datetime | None:
