@@ -279,7 +279,7 @@ def test_requests_of_several_checks_are_decided_as_in_memory(store: Store) -> No
     chance = random.Random(11)
     clock = ManualClock(store.now_us / SECOND_US)
     memory = MemoryBackend(clock, 10_000)
-    for _ in range(STEPS // 10):
+    for _ in range(store.steps // 10):
         clock.advance(chance.choice([0, 0.001, 1, 20, 100]))
         store.now_us = clock.time_ns() // 1_000
         # A few users, so that the requests of one call meet in their states.
