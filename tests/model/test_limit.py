@@ -269,3 +269,22 @@ class TestConcurrency:
     def test_refuses_what_makes_no_sense(self, slots: Any, lease: Any) -> None:
         with pytest.raises(InvalidLimit):
             Concurrency(slots, lease=lease)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "100/minute",
+        "10/s burst 20",
+        "5/minute leaky_bucket",
+        "7/calendar day",
+        "100/minute min_interval 50ms count_denied",
+        "1000000/day packed_window",
+    ],
+)
+def test_a_limit_under_another_name_is_the_same_but_for_its_state(text: str) -> None:
+    limit = Limit.parse(text)
+    other = limit.named("uploads")
+    assert (str(other), other.name) == (str(limit.named(None)), "uploads")
+    assert other.identity != limit.identity
+    assert other.named(None) == limit

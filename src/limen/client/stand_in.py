@@ -285,16 +285,6 @@ def limit_of(text: str, name: str | None = None, instances: int = 1) -> Limit | 
         if places is not None:
             lease = Limit.parse(f"1 per {places[2]}").period
             return Concurrency(int(places[1]), float(lease), name=name).share(instances)
-        limit = Limit.parse(text).share(instances)
-        return Limit(
-            limit.quota,
-            limit.period,
-            algorithm=limit.algorithm,
-            burst=limit.burst,
-            min_interval=limit.min_interval,
-            count_denied=limit.count_denied,
-            max_delay=limit.max_delay,
-            name=name,
-        )
+        return Limit.parse(text).share(instances).named(name)
     except (InvalidLimit, ValueError):  # of a service that is newer than this client
         return None

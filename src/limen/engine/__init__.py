@@ -2,7 +2,7 @@
 
 from limen.engine.aio import AsyncEngine, AsyncRuleSlot
 from limen.engine.asked import Asked
-from limen.engine.bill import Bill, Charge, bill_of
+from limen.engine.bill import Bill, Charge
 from limen.engine.sync import Engine, RuleSlot
 from limen.engine.verdict import Part, RequestRefused, Verdict
 
@@ -17,5 +17,4 @@ __all__ = [
     "RequestRefused",
     "RuleSlot",
     "Verdict",
-    "bill_of",
 ]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from limen.model import Check, Decision, Receipt, Source, valid_cost
+from limen.model import Check, Receipt, Source, valid_cost
 
 
 class Charge(Struct, frozen=True):
@@ -65,12 +65,3 @@ def corrections(bill: Bill | None, actual: int | Mapping[str, int]) -> list[tupl
         if cost is not None:
             charged.setdefault(cost, []).append(charge)
     return [(bill.receipt_of(charges), cost) for cost, charges in charged.items()]
-
-
-def bill_of(decision: Decision) -> Bill | None:
-    """Return the bill of a decision without rules; None when it charged nothing."""
-    receipt = decision.receipt
-    if receipt is None:
-        return None
-    charges = tuple([Charge(check, stamp_us) for check, stamp_us in receipt.charges])
-    return Bill(receipt.id, charges, receipt.source)

@@ -157,6 +157,19 @@ class Limit:
             # Rounded up, a bucket that takes years to drain would take longer than can be counted.
             return self
 
+    def named(self, name: str | None) -> Limit:
+        """Return the same under another name, which keeps its state apart; None is no name."""
+        return Limit(
+            self.quota,
+            self.period,
+            algorithm=self.algorithm,
+            burst=self.burst,
+            min_interval=self.min_interval,
+            count_denied=self.count_denied,
+            max_delay=self.max_delay,
+            name=name,
+        )
+
     @classmethod
     def parse(cls, text: str) -> Limit:
         """Read one limit, such as `"100/minute"` or `"10/s burst 20"`."""

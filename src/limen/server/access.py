@@ -67,11 +67,6 @@ class Access:
         """Whether the last look at the database failed."""
         return self._is_away
 
-    @property
-    def version(self) -> int | None:
-        """Which state of the database's tokens is known; None before it was ever asked."""
-        return self._version
-
     def caller(self, scope: Scope) -> Caller | None:
         """Return who asks; None without a token. Raises `Rejected` for a token that is no good."""
         sent = header(scope, b"authorization")

@@ -53,9 +53,8 @@ class Place:
     @property
     def books(self) -> str:
         """The address of the database."""
-        rules = self._settings.rules.reveal()
-        if rules and self.rules_file is None:
-            return rules
+        if self.rules_file is None:
+            return self._settings.rules_place.reveal()
         return f"sqlite:///{self.folder / _DATABASE}"
 
     def secret(self) -> str:

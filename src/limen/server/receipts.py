@@ -171,17 +171,7 @@ def _text(raw: bytes) -> str:
 
 @lru_cache(maxsize=4_096)
 def _limit(text: str, name: str | None) -> Limit:
-    limit = Limit.parse(text)
     try:
-        return Limit(
-            limit.quota,
-            limit.period,
-            algorithm=limit.algorithm,
-            burst=limit.burst,
-            min_interval=limit.min_interval,
-            count_denied=limit.count_denied,
-            max_delay=limit.max_delay,
-            name=name,
-        )
+        return Limit.parse(text).named(name)
     except InvalidLimit as error:  # signed by us, and yet of another version of limen
         raise InvalidInput(str(error)) from None
