@@ -89,12 +89,17 @@ class Backend(Protocol):
     """Where the states are."""
 
     def run_all(
-        self, checks: tuple[Check, ...], charge: bool, holder: str = ""
+        self,
+        checks: tuple[Check, ...],
+        charge: bool,
+        holder: str = "",
+        within: float | None = None,
     ) -> tuple[Reading, ...] | Fault:
         """Decide some checks together, all or nothing; return a reading for each, or why not.
 
         Without `charge` it is a peek: say what would happen, change nothing. `holder` takes the
-        slot, if one of the checks is of a `Concurrency`.
+        slot, if one of the checks is of a `Concurrency`. `within` is for who has less time, in
+        seconds, than the store's own deadline.
         """
         ...
 
@@ -115,7 +120,11 @@ class AsyncBackend(Protocol):
     """The same for asyncio."""
 
     async def run_all(
-        self, checks: tuple[Check, ...], charge: bool, holder: str = ""
+        self,
+        checks: tuple[Check, ...],
+        charge: bool,
+        holder: str = "",
+        within: float | None = None,
     ) -> tuple[Reading, ...] | Fault:
         """Decide some checks together, all or nothing; return a reading for each, or why not."""
         ...

@@ -75,7 +75,11 @@ class MemoryBackend:
             self._unlock()
 
     def run_all(
-        self, checks: tuple[Check, ...], charge: bool, holder: str = ""
+        self,
+        checks: tuple[Check, ...],
+        charge: bool,
+        holder: str = "",
+        within: float | None = None,
     ) -> tuple[Reading, ...]:
         """Decide some checks together, all or nothing; return a reading for each.
 
@@ -246,7 +250,11 @@ class AsyncMemoryBackend:
         self._memory = memory
 
     async def run_all(
-        self, checks: tuple[Check, ...], charge: bool, holder: str = ""
+        self,
+        checks: tuple[Check, ...],
+        charge: bool,
+        holder: str = "",
+        within: float | None = None,
     ) -> tuple[Reading, ...]:
         """Decide some checks together, all or nothing; return a reading for each."""
         return self._memory.run_all(checks, charge, holder)

@@ -10,9 +10,10 @@ _logger = logging.getLogger("limen")
 
 
 class SampledLog:
-    """Warns of each kind of thing at most once a second, and says how many it left out."""
+    """Warns of each kind of thing at most once a second, or as asked, and says how many it left out."""
 
-    def __init__(self) -> None:
+    def __init__(self, every_s: float | None = None) -> None:
+        self._every_s = every_s
         # Without a lock: two that come at the same moment may both be logged, and a process that
         # is forked at that moment does not hang.
         self._kinds: dict[str, tuple[float, int]] = {}
@@ -24,6 +25,6 @@ class SampledLog:
         if now < due:
             self._kinds[kind] = (due, unsaid + 1)
             return
-        self._kinds[kind] = (now + EVERY_S, 0)
+        self._kinds[kind] = (now + (self._every_s or EVERY_S), 0)
         more = f" (and {unsaid} more of the kind since the last line)" if unsaid else ""
         _logger.warning("%s%s", text, more)

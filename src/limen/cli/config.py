@@ -28,6 +28,7 @@ def show(  # noqa: PLR0913  # a parameter for each option; they are taken from t
     context: typer.Context,
     config: serving.Config = None,
     bind: serving.Bind = None,
+    grpc_bind: serving.GrpcBind = None,
     store: serving.Store = None,
     rules: serving.Rules = None,
     workers: serving.Workers = None,

@@ -22,6 +22,7 @@ def serve(  # noqa: PLR0913  # a parameter for each option; they are taken from 
     context: typer.Context,
     config: serving.Config = None,
     bind: serving.Bind = None,
+    grpc_bind: serving.GrpcBind = None,
     store: serving.Store = None,
     rules: serving.Rules = None,
     workers: serving.Workers = None,
@@ -76,6 +77,8 @@ def _tell(settings: Settings, started: Started) -> None:
     elif not settings.checks_are_open:
         rows = [("decisions", "need a token: limen token create --role check --name NAME")]
     first = " (the starter rules)" if prepared.is_first else ""
+    if started.grpc is not None:
+        rows.append(("gRPC", f"{started.grpc}, for Envoy's rate limit filter"))
     rows += [
         ("rules", f"{settings.rules_place!r}{first}"),
         ("store", _store(settings)),

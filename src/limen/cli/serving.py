@@ -27,6 +27,15 @@ Bind = Annotated[
         help="Where to listen; :8080 is all addresses.",
     ),
 ]
+GrpcBind = Annotated[
+    str | None,
+    typer.Option(
+        "--grpc-bind",
+        metavar="HOST:PORT",
+        show_default="127.0.0.1:8081",
+        help="Where Envoy asks by gRPC; '' is nowhere.",
+    ),
+]
 Store = Annotated[
     str | None,
     typer.Option(
@@ -121,6 +130,7 @@ LogFormat = Annotated[
 SETTINGS: dict[str, str] = {
     "config": "config",
     "bind": "bind",
+    "grpc_bind": "grpc.bind",
     "store": "store.url",
     "rules": "rules",
     "workers": "workers",

@@ -4,6 +4,7 @@ from limen.engine.aio import AsyncEngine, AsyncRuleSlot
 from limen.engine.asked import Asked
 from limen.engine.bill import Bill, Charge
 from limen.engine.sync import Engine, RuleSlot
+from limen.engine.together import Together, together
 from limen.engine.verdict import Part, RequestRefused, Verdict
 
 __all__ = [
@@ -16,5 +17,7 @@ __all__ = [
     "Part",
     "RequestRefused",
     "RuleSlot",
+    "Together",
     "Verdict",
+    "together",
 ]

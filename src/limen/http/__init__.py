@@ -3,7 +3,7 @@
 Pure: text and numbers in, text and numbers out. Knows no framework, no server and no store.
 """
 
-from limen.http.address import AddressSettings, Client, ClientAddresses
+from limen.http.address import AddressSettings, Client, ClientAddresses, ProxyHeader
 from limen.http.answer import COUNTED, Answer, Quota, answer_of, answer_of_verdict
 from limen.http.headers import (
     MAX_POLICIES,
@@ -15,7 +15,7 @@ from limen.http.headers import (
     retry_after_s,
     valid_styles,
 )
-from limen.http.problem import Problem, Refusal, refusal, shedding
+from limen.http.problem import Problem, Refusal, refusal, shedding, status_of
 from limen.http.routes import Routes, normal_path
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "HeaderStyle",
     "Policy",
     "Problem",
+    "ProxyHeader",
     "Quota",
     "Refusal",
     "Routes",
@@ -40,5 +41,6 @@ __all__ = [
     "refusal",
     "retry_after_s",
     "shedding",
+    "status_of",
     "valid_styles",
 ]

@@ -89,9 +89,16 @@ class ClientAddresses:
         if self.header is not None and lines:
             if self._hops:
                 found = self._counted(found, lines)
-            elif self._trusts_unix if found is None else self._proxies.holds(found):
+            elif self._is_trusted(found):
                 found = self._walked(found, lines)
         return None if found is None else _client(found, self._prefix)
+
+    def trusts(self, peer: str | None) -> bool:
+        """Return whether who connected is one of the proxies that are trusted by name."""
+        return self._is_trusted(_number(peer) if peer else None)
+
+    def _is_trusted(self, peer: Number | None) -> bool:
+        return self._trusts_unix if peer is None else self._proxies.holds(peer)
 
     def _walked(self, peer: Number | None, lines: Sequence[str]) -> Number | None:
         """Go left past those who are trusted. Where nobody can be read, the last one counts."""

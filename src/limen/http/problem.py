@@ -69,13 +69,21 @@ def refusal(
     counting, since coming back is no way out of it; 503 where the store is away and the limit is
     closed meanwhile.
     """
+    status = status or status_of(answer)
     if answer.blocked_by:
-        problem = _blocked(answer, status or 403, instance)
+        problem = _blocked(answer, status, instance)
     elif answer.binding is None:
-        problem = _away(answer, status or 503, instance)
+        problem = _away(answer, status, instance)
     else:
-        problem = _exceeded(answer, answer.binding, status or 429, instance)
+        problem = _exceeded(answer, answer.binding, status, instance)
     return _response(problem, headers(answer, styles, now))
+
+
+def status_of(answer: Answer) -> int:
+    """Return the status of a refusal, where nobody wants another."""
+    if answer.blocked_by:
+        return 403
+    return 503 if answer.binding is None else 429
 
 
 def shedding(retry_after: float = 1.0, *, instance: str = "") -> Refusal:

@@ -72,22 +72,34 @@ class AsyncLimiter:
         """
         return await self._ask(self._limits.checks(limits, key, cost))
 
-    async def decide(self, *checks: Check, charge: bool = True, trusted: bool = False) -> Decision:
+    async def decide(
+        self,
+        *checks: Check,
+        charge: bool = True,
+        trusted: bool = False,
+        within: float | None = None,
+    ) -> Decision:
         """Decide several checks together, each with its own key and cost: all or nothing.
 
         Without `charge` it says what it would decide, and charges nothing, as `peek` does. With
-        `trusted` the checks are not looked at: rules made them, and they are valid.
+        `trusted` the checks are not looked at: rules made them, and they are valid. `within` is for
+        this call the deadline in seconds.
         """
         found = checks if trusted else plan.validated(checks, slots=not charge)
         if charge:
-            return await self._ask(found)
+            return await self._ask(found, within=within)
         # Whoever only looks at slots holds none, and needs no name of its own.
-        return await self._ask(found, "nobody", charge=False)
+        return await self._ask(found, "nobody", charge=False, within=within)
 
     async def _ask(
-        self, checks: tuple[Check, ...], holder: str = "", *, charge: bool = True
+        self,
+        checks: tuple[Check, ...],
+        holder: str = "",
+        *,
+        charge: bool = True,
+        within: float | None = None,
     ) -> Decision:
-        answer = await self._backend.run_all(checks, charge, holder)
+        answer = await self._backend.run_all(checks, charge, holder, within)
         if isinstance(answer, Fault):
             readings, sources = self._guard.decide(answer, checks, charge, holder)
             decision = plan.combine(checks, readings, next(self._ids), sources)

@@ -124,20 +124,34 @@ class Limiter:
             plan.notify(self._observers, decision)
         return decision
 
-    def decide(self, *checks: Check, charge: bool = True, trusted: bool = False) -> Decision:
+    def decide(
+        self,
+        *checks: Check,
+        charge: bool = True,
+        trusted: bool = False,
+        within: float | None = None,
+    ) -> Decision:
         """Decide several checks together, each with its own key and cost: all or nothing.
 
         Without `charge` it says what it would decide, and charges nothing, as `peek` does. With
-        `trusted` the checks are not looked at: rules made them, and they are valid.
+        `trusted` the checks are not looked at: rules made them, and they are valid. `within` is for
+        this call the deadline in seconds.
         """
         found = checks if trusted else plan.validated(checks, slots=not charge)
         if charge:
-            return self._ask(found)
+            return self._ask(found, within=within)
         # Whoever only looks at slots holds none, and needs no name of its own.
-        return self._ask(found, "nobody", charge=False)
+        return self._ask(found, "nobody", charge=False, within=within)
 
-    def _ask(self, checks: tuple[Check, ...], holder: str = "", *, charge: bool = True) -> Decision:
-        answer = self._backend.run_all(checks, charge, holder)
+    def _ask(
+        self,
+        checks: tuple[Check, ...],
+        holder: str = "",
+        *,
+        charge: bool = True,
+        within: float | None = None,
+    ) -> Decision:
+        answer = self._backend.run_all(checks, charge, holder, within)
         if isinstance(answer, Fault):
             readings, sources = self._guard.decide(answer, checks, charge, holder)
             decision = plan.combine(checks, readings, next(self._ids), sources)

@@ -50,6 +50,18 @@ class Resolution:
         self._keys: dict[tuple[str, ...], str | None] = {}
         self._trouble: InvalidInput | None = None
 
+    @classmethod
+    def joined(cls, several: Sequence[Resolution]) -> Resolution:
+        """Return what several ask together, in their order."""
+        found = cls({}, 1, 0.0, False)
+        for each in several:
+            found.checks += each.checks
+            found.applied += each.applied
+            found.exempt += each.exempt
+            found.not_applicable += each.not_applicable
+            found.refused = found.refused or each.refused
+        return found
+
     def apply(self, rule: Rule) -> None:
         """Add what a rule that matches asks for."""
         if not rule.span.holds(self._now):

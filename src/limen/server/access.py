@@ -23,6 +23,7 @@ from limen.rules.sync.last_good import replace
 from limen.server.exchange import Rejected, Scope, header
 
 ROLES: tuple[Role, ...] = get_args(Role)
+_ASKERS: tuple[Role, ...] = ("check", "admin")
 _FILE = "tokens.last-good.json"
 _logger = logging.getLogger("limen.server")
 
@@ -70,13 +71,17 @@ class Access:
     def caller(self, scope: Scope) -> Caller | None:
         """Return who asks; None without a token. Raises `Rejected` for a token that is no good."""
         sent = header(scope, b"authorization")
-        if sent is None:
-            return None
-        scheme, _, secret = sent.decode("latin-1").partition(" ")
-        found = None
-        if scheme.lower() == "bearer":
-            digest = digest_of(secret.strip())
-            found = self._fixed.get(digest) or self._known.get(digest)
+        return None if sent is None else self.bearer(sent.decode("latin-1"))
+
+    def bearer(self, authorization: str) -> Caller:
+        """Return whose token follows `Bearer`. Raises `Rejected` for one that is no good."""
+        scheme, _, secret = authorization.partition(" ")
+        return self.holder(secret if scheme.lower() == "bearer" else "")
+
+    def holder(self, secret: str) -> Caller:
+        """Return whose token this is. Raises `Rejected` for one that is no good."""
+        digest = digest_of(secret.strip())
+        found = self._fixed.get(digest) or self._known.get(digest)
         if found is None or (found.expires is not None and found.expires <= time.time()):
             raise unknown("this token is unknown, revoked or expired")
         return found
@@ -128,6 +133,14 @@ class Access:
 
     def _hold(self, kept: Iterable[_Kept]) -> None:
         self._known = {one.digest: Caller(one.role, one.name, one.expires) for one in kept}
+
+
+def admit(caller: Caller | None, how: str) -> None:
+    """Let pass who may ask for decisions, or raise `Rejected`; `how` says where a token goes."""
+    if caller is None:
+        raise unknown(f"a token is needed: send it as {how}")
+    if caller.role not in _ASKERS:
+        raise Rejected(403, f"this needs the role check or admin, and yours is {caller.role}")
 
 
 def unknown(detail: str) -> Rejected:

@@ -46,6 +46,25 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def reserve(host: str, port: int) -> socket.socket:
+    """Return a socket that keeps an address for several servers of this user, and does not listen.
+
+    Each of them binds it again with SO_REUSEPORT, and the kernel spreads clients over them. Raises
+    `ConfigurationError`, also when a server of somebody else would have let us in.
+    """
+    listener = bind(host, port)
+    family, address = listener.family, listener.getsockname()
+    listener.close()
+    reserved = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(address)
+    except OSError as error:
+        reserved.close()
+        raise ConfigurationError(_reason(error, host, port)) from None
+    return reserved
+
+
 def _any_address() -> str:
     """Return what stands for all addresses: of both kinds, where a host has both."""
     return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
@@ -79,12 +98,18 @@ class Tls:
         self._certificate = Path(certificate)
         self._key = Path(key)
         self.context: ssl.SSLContext = self._load()
+        self.pem: tuple[bytes, bytes] = self._read()
+        """The key and the certificate as they stand in their files."""
 
     def reload(self) -> None:
         """Load the files anew. When they are wrong the old certificate stays, and it raises."""
         # Into another one first: half a change would be one that no client accepts.
         self._load()
         self._load(self.context)
+        self.pem = self._read()
+
+    def _read(self) -> tuple[bytes, bytes]:
+        return self._key.read_bytes(), self._certificate.read_bytes()
 
     def _load(self, context: ssl.SSLContext | None = None) -> ssl.SSLContext:
         context = context or ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -9,18 +9,24 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from limen.errors import ConfigurationError
 from limen.server import logs
 from limen.server.admin import admin_app
 from limen.server.app import App
+from limen.server.listen import Tls, bind, reserve
 from limen.server.place import Place, Prepared
 from limen.server.protocol import Limits
-from limen.server.serve import Hooks, Tls, bind, serve
+from limen.server.serve import Hooks, serve
 from limen.server.service import Service
-from limen.server.settings import Settings
+from limen.server.settings import Bind, Settings
 from limen.server.supervise import Parent, supervise
+
+if TYPE_CHECKING:
+    from limen.server.envoy.grpc import GrpcServer
 
 _PARENTS_PATIENCE_S = 10.0
 _logger = logging.getLogger("limen.server")
@@ -33,6 +39,8 @@ class Started(Struct, frozen=True):
 
     address: str
     """Where it is: `http://127.0.0.1:8080`."""
+    grpc: str | None
+    """Where Envoy may ask: `127.0.0.1:8081`; None is nowhere."""
     prepared: Prepared
 
 
@@ -53,8 +61,11 @@ def run(
     if worker_of is not None:
         return _serve(settings, worker_of.listeners, tls, worker_of)
     listeners = [bind(settings.bind.host, settings.bind.port)]
+    if settings.grpc.bind is not None:
+        listeners.append(_reserve(settings.grpc.bind))
     prepared = asyncio.run(Place(settings).prepare())
-    tell(Started(_address(settings, listeners[0]), prepared))
+    grpc = None if settings.grpc.bind is None else _place(settings.grpc.bind, listeners[1])
+    tell(Started(_address(settings, listeners[0]), grpc, prepared))
     if settings.workers == 1:
         return _serve(settings, listeners, tls, None)
     # -P: what lies in the folder where it is started is not imported.
@@ -69,9 +80,12 @@ def _serve(
     tls: Tls | None,
     worker_of: Parent | None,
 ) -> int:
+    """Serve HTTP on the first listener; the second one, if any, keeps an address for gRPC."""
+
     def make() -> App:
         service = Service(settings)
-        return App(service, admin_app(service))
+        door = _grpc_server(service, listeners[1], tls) if len(listeners) > 1 else None
+        return App(service, admin_app(service), door)
 
     http = settings.http
     limits = Limits(
@@ -81,7 +95,31 @@ def _serve(
         drain_timeout=http.drain_timeout,
     )
     hooks = Hooks(ready=_settle_down, signals={signal.SIGHUP: _tell_reload})
-    return serve(make, listeners, limits, tls=tls, parent=worker_of, hooks=hooks)
+    return serve(make, listeners[:1], limits, tls=tls, parent=worker_of, hooks=hooks)
+
+
+def _grpc_server(service: Service, reserved: socket.socket, tls: Tls | None) -> GrpcServer:
+    # Not before it is needed: it takes a tenth of a second.
+    from limen.server.envoy.grpc import GrpcServer
+
+    settings = service.settings
+    return GrpcServer(
+        service.envoy,
+        None if settings.checks_are_open else service.access,
+        reserved,
+        lambda: service.health.status != "starting",
+        tls=tls,
+        max_message=settings.http.max_body,
+        max_connection_age=settings.grpc.max_connection_age,
+    )
+
+
+def _reserve(place: Bind) -> socket.socket:
+    try:
+        return reserve(place.host, place.port)
+    except ConfigurationError as error:
+        hint = "gRPC listens where --grpc-bind says; --grpc-bind '' is nowhere"
+        raise ConfigurationError(f"{error}; {hint}") from None
 
 
 def _tell_reload() -> None:
@@ -100,5 +138,8 @@ def _settle_down() -> None:
 
 def _address(settings: Settings, listener: socket.socket) -> str:
     scheme = "https" if settings.tls.is_on else "http"
-    host, port = settings.bind.host or "localhost", listener.getsockname()[1]
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    return f"{scheme}://{_place(settings.bind, listener)}"
+
+
+def _place(bound: Bind, listener: socket.socket) -> str:
+    return str(Bind(bound.host or "localhost", listener.getsockname()[1]))

@@ -26,6 +26,7 @@ from limen.rules.sync import Follower, Status, SwitchFile
 from limen.server.access import Access
 from limen.server.counts import Counts
 from limen.server.decisions import Decisions
+from limen.server.envoy.service import RateLimits
 from limen.server.place import Place
 from limen.server.receipts import Receipts
 from limen.server.settings import Settings
@@ -85,6 +86,13 @@ class Service:
             self.receipts,
             self.counts,
             max_batch=settings.http.max_batch,
+            styles=settings.http.headers,
+        )
+        self.envoy: RateLimits = RateLimits(
+            self.engine,
+            self.limiter,
+            self.counts,
+            within=min(settings.gateway.deadline, settings.store.deadline),
             styles=settings.http.headers,
         )
         store_url = settings.store.url.reveal()

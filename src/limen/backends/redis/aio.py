@@ -55,11 +55,15 @@ class AsyncRedisBackend:
         self._router.refreshed(float("-inf"))
 
     async def run_all(
-        self, checks: tuple[Check, ...], charge: bool, holder: str = ""
+        self,
+        checks: tuple[Check, ...],
+        charge: bool,
+        holder: str = "",
+        within: float | None = None,
     ) -> tuple[Reading, ...] | Fault:
         """Decide some checks together, all or nothing; return a reading for each, or why not."""
         home = self._home()
-        ends = home.loop.time() + self._deadline
+        ends = home.loop.time() + (within or self._deadline)
         if self._packer.is_together(checks):
             reply = await self._ask(home, self._packer.checks(checks, charge, holder), ends)
             return reply if isinstance(reply, Fault) else script.readings(reply)

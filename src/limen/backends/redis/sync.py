@@ -50,10 +50,14 @@ class RedisBackend:
             lane.begin()
 
     def run_all(
-        self, checks: tuple[Check, ...], charge: bool, holder: str = ""
+        self,
+        checks: tuple[Check, ...],
+        charge: bool,
+        holder: str = "",
+        within: float | None = None,
     ) -> tuple[Reading, ...] | Fault:
         """Decide some checks together, all or nothing; return a reading for each, or why not."""
-        ends = time.monotonic() + self._deadline
+        ends = time.monotonic() + (within or self._deadline)
         if self._packer.is_together(checks):
             reply = self._ask(self._packer.checks(checks, charge, holder), ends)
             return reply if isinstance(reply, Fault) else script.readings(reply)

@@ -6,9 +6,12 @@ anything starts, and all that is wrong is told at once. Opens no store, no datab
 
 from limen.server.settings.bind import Bind
 from limen.server.settings.fields import FIELDS, Field
+from limen.server.settings.forwarded import Forwarded
 from limen.server.settings.loading import Loaded, load, read
 from limen.server.settings.model import (
     AuthSettings,
+    GatewaySettings,
+    GrpcSettings,
     HttpSettings,
     LogSettings,
     Settings,
@@ -23,6 +26,9 @@ __all__ = [
     "AuthSettings",
     "Bind",
     "Field",
+    "Forwarded",
+    "GatewaySettings",
+    "GrpcSettings",
     "HttpSettings",
     "Loaded",
     "LogSettings",

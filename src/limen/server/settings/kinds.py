@@ -14,13 +14,14 @@ from msgspec import Struct
 
 from limen.connect import parse as parse_store
 from limen.errors import ConfigurationError, shown
-from limen.http import HeaderStyle, valid_styles
+from limen.http import AddressSettings, ClientAddresses, HeaderStyle, valid_styles
 from limen.keys import MAX_NAMESPACE
 from limen.limiter import settings as limiter_settings
 from limen.masking import masked
 from limen.rules.findings import did_you_mean
 from limen.rules.stores import address as rules_address
-from limen.server.settings.bind import parse_bind
+from limen.server.settings.bind import Bind, parse_bind
+from limen.server.settings.forwarded import parse_forwarded
 from limen.server.settings.paths import is_address, is_there
 from limen.server.settings.secret import HIDDEN, Secret, SecretAddress
 
@@ -180,7 +181,33 @@ def _styles(value: object) -> tuple[HeaderStyle, ...]:
     return valid_styles(value)
 
 
+def _networks(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        raise _unfit("a list of networks, such as ['10.0.0.0/8']", value)
+    found = tuple(value)
+    ClientAddresses(AddressSettings(trusted_proxies=found, header="x-forwarded-for"))
+    return found
+
+
+def _ipv6_prefix(value: object) -> int:
+    if type(value) is not int or value not in (48, 56, 64, 128):
+        raise _unfit("48, 56, 64 or 128", value)
+    return value
+
+
+def _optional_bind(value: object) -> Bind | None:
+    return None if value == "" else parse_bind(value)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",")] if text.strip() else []
+
+
 BIND = Kind(parse_bind, shown=str)
+OPTIONAL_BIND = Kind(_optional_bind, shown=lambda value: str(value or ""))
+NETWORKS = Kind(_networks, _words, list)
+FORWARDED = Kind(parse_forwarded, _words, lambda value: [str(each) for each in value])
+IPV6_PREFIX = Kind(_ipv6_prefix, lambda text: int(text) if _WHOLE.fullmatch(text) else text)
 FOLDER = Kind(_folder, shown=str)
 FILE = Kind(lambda value: _path(value, "the path of a file"))
 NAMESPACE = Kind(_namespace)
@@ -188,8 +215,4 @@ STORE_URL = Kind(lambda value: SecretAddress(_store_url(value)), shown=str, take
 RULES = Kind(lambda value: SecretAddress(_rules(value)), shown=str, takes_file=True)
 TOKEN = secret(16, _TOKEN)
 SIGNING_SECRET = secret(32)
-STYLES = Kind(
-    _styles,
-    lambda text: [word.strip() for word in text.split(",")] if text.strip() else [],
-    list,
-)
+STYLES = Kind(_styles, _words, list)

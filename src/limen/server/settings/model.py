@@ -11,10 +11,11 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Struct
 
-from limen.http import HeaderStyle
+from limen.http import HeaderStyle, ProxyHeader
 from limen.model import OnError
 from limen.server.settings import kinds
 from limen.server.settings.bind import Bind
+from limen.server.settings.forwarded import Forwarded
 from limen.server.settings.secret import Secret, SecretAddress
 
 Checks = Literal["auto", "open", "token"]
@@ -87,6 +88,35 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
     """How many seconds requests have to end in when the service stops: `30.0`."""
 
 
+class GatewaySettings(Struct, frozen=True, kw_only=True):
+    """What gateways forward, and how much of it is believed."""
+
+    deadline: Annotated[float, kinds.seconds()] = 0.015
+    """How many seconds a gateway's question waits for the store, unless `store.deadline` is
+    shorter: `0.015`. Envoy itself waits 20 ms."""
+    attributes: Annotated[tuple[Forwarded, ...], kinds.FORWARDED] = ()
+    """Which headers become which attributes, for `/v1/auth`: `["user=X-User-Id"]`;
+    `"plan=X-Jwt-Payload:plan"` takes one claim. The gateway must write or remove each of them. In a
+    variable, with commas."""
+    trusted_proxies: Annotated[tuple[str, ...], kinds.NETWORKS] = ("127.0.0.0/8", "::1")
+    """Who may forward requests to `/v1/auth`: the networks of the gateways, and of the proxies in
+    front of them: `["10.0.0.0/8"]`. In a variable, with commas."""
+    address_header: Annotated[ProxyHeader, kinds.choice(get_args(ProxyHeader))] = "x-forwarded-for"
+    """The header in which the gateway says who the client is: `x-forwarded-for`, `forwarded`,
+    `x-real-ip`, `cf-connecting-ip` or `true-client-ip`."""
+    ipv6_prefix: Annotated[int, kinds.IPV6_PREFIX] = 64
+    """How many bits of an IPv6 address are one client: 48, 56, `64` or 128."""
+
+
+class GrpcSettings(Struct, frozen=True, kw_only=True):
+    """The rate limit service that Envoy asks."""
+
+    bind: Annotated[Bind | None, kinds.OPTIONAL_BIND] = Bind("127.0.0.1", 8081)
+    """Where to listen for gRPC: `127.0.0.1:8081`, or `:8081` for all addresses. Empty: no gRPC."""
+    max_connection_age: Annotated[float, kinds.seconds()] = 1_800.0
+    """After how many seconds a client is asked to connect anew, so that load spreads: `1800.0`."""
+
+
 class LogSettings(Struct, frozen=True, kw_only=True):
     """What is written down."""
 
@@ -115,12 +145,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
     http: HttpSettings = HttpSettings()
+    gateway: GatewaySettings = GatewaySettings()
+    grpc: GrpcSettings = GrpcSettings()
     log: LogSettings = LogSettings()
 
     @property
     def is_loopback(self) -> bool:
         """Whether only this host can connect."""
-        return self.bind.is_loopback
+        return self.bind.is_loopback and (self.grpc.bind is None or self.grpc.bind.is_loopback)
 
     @property
     def checks_are_open(self) -> bool:

@@ -1,0 +1,122 @@
+"""What Envoy asks, understood: each descriptor as attributes, and what the rules ask for them.
+
+Everything that can be wrong with a request is found here, before anybody is charged.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+from google.protobuf.message import DecodeError
+from msgspec import structs
+
+from limen.engine import Asked, AsyncEngine, Together, together
+from limen.errors import InvalidInput
+from limen.rules import RuleSet, parse
+from limen.rules.envoy import attributes_of
+from limen.server.envoy.schema import RateLimitRequest
+
+MAX_DESCRIPTORS = 100
+MAX_ENTRIES = 64
+_MOST_REQUESTS = 10**9
+_PERIODS = ("", "/second", "/minute", "/hour", "/day", " per 30 days", " per 365 days")
+"""Of the units of an override, by their numbers; a month and a year are as that service has them.
+"""
+
+
+class Described(NamedTuple):
+    """One descriptor, by what the rules have to do with it."""
+
+    parts: slice
+    """Which of all limits are its own."""
+    refused: bool
+    """Whether a rule refuses it without asking the store."""
+    is_unlimited: bool
+    """Whether rules let it pass uncounted: it is exempt, or its tier is unlimited."""
+
+
+class Question(NamedTuple):
+    """One request of Envoy."""
+
+    together: Together
+    descriptors: tuple[Described, ...]
+
+
+def decoded(raw: bytes) -> Any:
+    """Return a `RateLimitRequest`, or raise `InvalidInput`."""
+    try:
+        return RateLimitRequest.FromString(raw)
+    except DecodeError:
+        raise InvalidInput("the message is not a RateLimitRequest") from None
+
+
+def understood(request: Any, engine: AsyncEngine) -> Question:
+    """Return what a `RateLimitRequest` asks, or raise `InvalidInput`."""
+    if not request.domain:
+        raise InvalidInput("the domain is empty")
+    if not 0 < len(request.descriptors) <= MAX_DESCRIPTORS:
+        raise InvalidInput(
+            f"expected 1 to {MAX_DESCRIPTORS} descriptors, got {len(request.descriptors):,}"
+        )
+    several: list[Asked] = []
+    described: list[Described] = []
+    first = 0
+    for number, descriptor in enumerate(request.descriptors):
+        try:
+            asked = _asked(request.domain, descriptor, request.hits_addend or 1, engine)
+        except InvalidInput as error:
+            raise InvalidInput(f"descriptors[{number}]: {error}") from None
+        several.append(asked)
+        found = asked.found
+        is_unlimited = bool(found.exempt) or any(
+            not of.checks and of.refusal is None for of in found.applied
+        )
+        end = first + len(found.checks)
+        described.append(Described(slice(first, end), found.refused, is_unlimited))
+        first = end
+    return Question(together(several), tuple(described))
+
+
+def _asked(domain: str, descriptor: Any, hits: int, engine: AsyncEngine) -> Asked:
+    entries = [(entry.key, entry.value) for entry in descriptor.entries]
+    if not 0 < len(entries) <= MAX_ENTRIES:
+        raise InvalidInput(f"expected 1 to {MAX_ENTRIES} entries, got {len(entries):,}")
+    if not all(key for key, _ in entries):
+        raise InvalidInput("an entry has an empty key")
+    if descriptor.is_negative_hits:
+        raise InvalidInput("is_negative_hits is not known here: nothing can be given back")
+    if descriptor.HasField("hits_addend"):
+        hits = descriptor.hits_addend.value
+    if descriptor.HasField("limit"):
+        asked = _overridden(domain, entries, descriptor.limit, hits)
+    else:
+        asked = engine.ask(attributes_of(domain, entries), hits)
+    if not hits:
+        # Who only looks pays nothing, whatever a rule takes for a request.
+        checks = asked.found.checks
+        checks[:] = [structs.replace(check, cost=0) for check in checks]
+    return asked
+
+
+def _overridden(domain: str, entries: list[tuple[str, str]], limit: Any, hits: int) -> Asked:
+    """Return what a limit asks for that the request brings along: instead of all rules."""
+    if not 0 < limit.unit < len(_PERIODS):
+        raise InvalidInput(f"limit: there is no unit with the number {limit.unit}")
+    rules = _rules_of(min(limit.requests_per_unit, _MOST_REQUESTS), limit.unit)
+    # One text for each list of entries.
+    whole = msgspec.json.encode([domain, *entries]).decode()
+    now = time.time()
+    return Asked(rules, rules.resolve({"descriptor": whole}, hits, now), now)
+
+
+@lru_cache(maxsize=1_024)
+def _rules_of(requests: int, unit: int) -> RuleSet:
+    rule: dict[str, Any] = {"name": "descriptor-limit", "key": ["descriptor"]}
+    if requests:
+        rule |= {"limits": f"{requests}{_PERIODS[unit]}", "algorithm": "fixed_window"}
+    else:
+        rule |= {"mode": "block"}
+    return parse({"rules": [rule]})

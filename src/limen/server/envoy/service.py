@@ -1,0 +1,91 @@
+"""Envoy's rate limit service: bytes in, bytes out, around one decision. Knows no transport."""
+
+from __future__ import annotations
+
+import time
+
+from google.protobuf import json_format
+
+from limen.engine import AsyncEngine, Verdict
+from limen.http import HeaderStyle
+from limen.limiter import AsyncLimiter
+from limen.server.counts import Counts
+from limen.server.envoy import answer, schema
+from limen.server.envoy.question import Question, decoded, understood
+from limen.server.exchange import Headers, Rejected
+from limen.server.memo import Memo
+
+_MOST_KNOWN, _LONGEST_KNOWN = 8_192, 1_024
+
+
+class RateLimits:
+    """Answers whether requests that Envoy describes may pass."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        limiter: AsyncLimiter,
+        counts: Counts,
+        *,
+        within: float,
+        styles: tuple[HeaderStyle, ...],
+    ) -> None:
+        self._engine = engine
+        self._limiter = limiter
+        self._counts = counts
+        self._within = within
+        self._styles = styles
+        self._memo: Memo[Question] = Memo(_MOST_KNOWN)
+
+    async def should_limit(self, raw: bytes, within: float | None = None) -> bytes:
+        """Answer a `RateLimitRequest` by a `RateLimitResponse`, both serialised.
+
+        `within` is how many seconds are left, if they are fewer than usual. Raises `InvalidInput`,
+        and has charged nobody then.
+        """
+        question = self._recalled(raw)
+        verdict = await self._decide(question, within)
+        message = answer.response(question, verdict, self._styles, time.time())
+        found: bytes = message.SerializeToString()
+        return found
+
+    async def should_limit_json(self, body: bytes) -> tuple[int, Headers, bytes]:
+        """Answer the same in JSON: 200 or 429, headers, and the response. Raises `Rejected`."""
+        try:
+            request = json_format.Parse(body, schema.RateLimitRequest(), max_recursion_depth=20)
+        except (json_format.ParseError, UnicodeDecodeError, RecursionError) as error:
+            reason = str(error).partition("\n")[0][:200]
+            raise Rejected(400, f"the body is no RateLimitRequest in JSON: {reason}") from None
+        question = understood(request, self._engine)
+        verdict = await self._decide(question, None)
+        message = answer.response(question, verdict, self._styles, time.time())
+        message.ClearField("raw_body")
+        told = json_format.MessageToJson(message, indent=None).encode()
+        headers: Headers = [
+            (header.key.lower().encode(), header.value.encode())
+            for header in message.response_headers_to_add
+            if header.key not in ("Content-Type", "Cache-Control")
+        ]
+        return 200 if verdict.allowed else 429, headers, told
+
+    def _recalled(self, raw: bytes) -> Question:
+        """Return what a message asks, from memory if it was asked before under the same rules."""
+        rules = self._engine.rules
+        question = self._memo.get(raw, rules)
+        if question is None:
+            question = understood(decoded(raw), self._engine)
+            # Not if other rules came in between, nor where the time of day has a say.
+            if len(raw) <= _LONGEST_KNOWN and self._engine.rules is rules and rules.is_timeless:
+                self._memo.keep(raw, question)
+        return question
+
+    async def _decide(self, question: Question, within: float | None) -> Verdict:
+        together = question.together
+        decision = None
+        if together.checks:
+            if within is None or within > self._within:
+                within = self._within
+            decision = await self._limiter.decide(*together.checks, trusted=True, within=within)
+        verdict = together.verdict(decision)
+        self._counts.add(verdict)
+        return verdict
