@@ -10,7 +10,7 @@ _logger = logging.getLogger("limen")
 
 
 class SampledLog:
-    """Warns of each kind of thing at most once a second, or as asked, and says how many it left out."""
+    """Warns of each kind of thing once a second at most, or as rarely as asked; counts the rest."""
 
     def __init__(self, every_s: float | None = None) -> None:
         self._every_s = every_s

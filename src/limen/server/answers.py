@@ -1,4 +1,4 @@
-"""From a verdict to what the wire says. Pure.
+"""From a verdict to what the wire says, and to the headers beside it. Pure.
 
 One pass over the limits makes both their parts and the receipt, since every answer needs both.
 """
@@ -7,10 +7,20 @@ from __future__ import annotations
 
 from limen import wire
 from limen.engine import Verdict
-from limen.http import COUNTED
+from limen.http import (
+    COUNTED,
+    MAX_POLICIES,
+    HeaderStyle,
+    answer_of_verdict,
+    raw_headers,
+    retry_after_s,
+)
 from limen.model import UNCHARGED, Concurrency, Decision, Source
+from limen.server.exchange import Headers
 from limen.server.faces import Faces
 from limen.server.receipts import Charged, Receipts
+
+_QUICK_STYLES: tuple[HeaderStyle, ...] = ("draft-11",)
 
 
 def of_verdict(
@@ -114,6 +124,37 @@ def of_decision(decision: Decision, version: str, id_: str, receipts: Receipts) 
         receipts.receipt(decision.id, source, charged) if charged else None,
         tuple(parts),
     )
+
+
+def standings_of(verdict: Verdict, faces: Faces) -> list[str]:
+    """Return the items of the `RateLimit` header, for who needs no message."""
+    if verdict.decision is None:
+        return []
+    allowed = verdict.allowed
+    shown = [face for of_rule in faces.by_rule for face in of_rule]
+    return [
+        face.policy.standing(allowed, part.remaining, part.retry_after, part.reset_after)
+        for part, face in zip(verdict.decision.parts, shown, strict=True)
+        if face.policy is not None and part.allowed == allowed and part.source in COUNTED
+    ]
+
+
+def headers_of(
+    verdict: Verdict,
+    faces: Faces,
+    standings: list[str],
+    styles: tuple[HeaderStyle, ...],
+    now: float,
+) -> Headers:
+    """Return the headers that tell where a client stands; `now` is in seconds since 1970."""
+    if styles != _QUICK_STYLES or faces.told > MAX_POLICIES:
+        return raw_headers(answer_of_verdict(verdict), styles, now)
+    headers: Headers = [(b"ratelimit-policy", faces.policy)] if faces.policy else []
+    if standings:
+        headers.append((b"ratelimit", ", ".join(standings).encode()))
+    if not verdict.allowed and verdict.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % retry_after_s(verdict.retry_after)))
+    return headers
 
 
 def _charged(part: Decision, limit: str, attribute: str | None, is_asked: bool) -> Charged:

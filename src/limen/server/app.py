@@ -15,8 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from limen.errors import InvalidInput, InvalidLimit
-from limen.rules.stores.tokens import Role
-from limen.server.access import unknown
+from limen.server.access import admit
 from limen.server.exchange import (
     JSON,
     NO_STORE,
@@ -31,13 +30,13 @@ from limen.server.exchange import (
     read_body,
     respond,
 )
+from limen.server.gateway import auth
 from limen.server.service import Service
 
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 _SLOTS = "/v1/slots/"
 _ADMIN = ("/admin", "/docs", "/openapi.json")
 _MAX_ADMIN_BODY = 16 * 2**20
-_ASKERS: tuple[Role, ...] = ("check", "admin")
 _LOCAL = re.compile(rb"https?://(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
 _GIVEN_ID = re.compile(rb"[\x21-\x7e]{1,64}")
 _logger = logging.getLogger("limen.server")
@@ -59,10 +58,11 @@ class App:
     """Answers every request of one worker."""
 
     def __init__(self, service: Service, admin: ASGIApp) -> None:
-        self._service = service
+        self.service: Service = service
         self._admin = admin
         self._max_body = service.settings.http.max_body
         self._is_open = service.settings.checks_are_open
+        self._auth = auth.Auth(service)
         decisions = service.decisions
         self._handlers: dict[str, dict[str, Handler]] = {
             "/v1/check": {"POST": lambda asked: decisions.check(asked.body, asked.id)},
@@ -108,6 +108,10 @@ class App:
         by_method = self._handlers.get(path)
         slot = ""
         if by_method is None:
+            if path == auth.PATH or path.startswith(auth.PREFIX):
+                status, more, reply = await self._auth.answer(scope, receive, id_)
+                await respond(send, status, headers + more, reply)
+                return
             if path.startswith(_SLOTS) and len(path) > len(_SLOTS):
                 by_method, slot = self._slot_handlers, path[len(_SLOTS) :]
             else:
@@ -117,7 +121,7 @@ class App:
         if handler is None:
             raise _wrong_method(scope, *by_method)
         if not self._is_open or header(scope, b"authorization") is not None:
-            self._admit(scope)
+            admit(self.service.access.caller(scope), "'Authorization: Bearer ...'")
         elif (origin := header(scope, b"origin")) is not None and not _LOCAL.fullmatch(origin):
             # What listens on loopback without a token is not for the pages in a browser there.
             raise Rejected(403, "pages of other sites may not ask without a token")
@@ -125,16 +129,9 @@ class App:
         reply, more = await handler(Asked(body, scope["query_string"], slot, id_))
         await respond(send, 200, [*headers, JSON, NO_STORE, *more], reply)
 
-    def _admit(self, scope: Scope) -> None:
-        caller = self._service.access.caller(scope)
-        if caller is None:
-            raise unknown("a token is needed: send it as 'Authorization: Bearer ...'")
-        if caller.role not in _ASKERS:
-            raise Rejected(403, f"this needs the role check or admin, and yours is {caller.role}")
-
     def _is_known(self, scope: Scope) -> bool:
         try:
-            caller = self._service.access.caller(scope)
+            caller = self.service.access.caller(scope)
             return caller is not None and caller.role != "check"
         except Rejected:
             return False
@@ -161,24 +158,24 @@ class App:
     ) -> None:
         status, body = 200, b'{"status":"ok"}'
         if is_ready:
-            health = self._service.health
+            health = self.service.health
             # Whoever decides without something it should have decides all the same.
             status, body = 503 if health.status == "starting" else 200, self._encode(health)
         await respond(send, status, [*headers, JSON, NO_STORE], body)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
-        await self._service.start()
+        await self.service.start()
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        await self._service.close()
+        await self.service.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     def _id_of(self, scope: Scope) -> str:
         given = header(scope, b"x-request-id")
         if given is not None and _GIVEN_ID.fullmatch(given):
             return given.decode("ascii")
-        return f"{self._service.id}-{next(self._ids):x}"
+        return f"{self.service.id}-{next(self._ids):x}"
 
 
 def _wrong_method(scope: Scope, *allowed: str) -> Rejected:

@@ -19,14 +19,7 @@ from msgspec import Meta
 from limen import wire
 from limen.engine import Asked, AsyncEngine, Verdict
 from limen.errors import InvalidInput, InvalidLimit, StoreError
-from limen.http import (
-    MAX_POLICIES,
-    HeaderStyle,
-    answer_of,
-    answer_of_verdict,
-    raw_headers,
-    retry_after_s,
-)
+from limen.http import HeaderStyle, answer_of, raw_headers
 from limen.limiter import AsyncLimiter
 from limen.limiter.plan import distinct
 from limen.model import Check, Concurrency, Decision, Limit
@@ -43,7 +36,6 @@ _MOST_LIMITS, _LIMITS_AT_ONCE = 20_000, 1_000
 # An exact window keeps every request. Whoever writes a rule may want a million; a caller may not
 # fill the store with a few words.
 _MOST_EXACT = {"packed_window": 10_000, "rolling_window": 1_000}
-_QUICK_STYLES: tuple[HeaderStyle, ...] = ("draft-11",)
 # Of some 2 KB each, and 3 at most: 50 MB.
 _MOST_KNOWN, _LONGEST_KNOWN, _MOST_CHECKS_KNOWN = 16_384, 512, 10
 _logger = logging.getLogger("limen.server")
@@ -241,14 +233,7 @@ class Decisions:
             return message, raw_headers(answer_of(said), self._styles, time.time())
         faces = faces or faces_of(said.applied)
         message, standings = answers.of_verdict(said, faces, id_, self._receipts)
-        if self._styles != _QUICK_STYLES or faces.told > MAX_POLICIES:
-            return message, raw_headers(answer_of_verdict(said), self._styles, time.time())
-        headers: Headers = [(b"ratelimit-policy", faces.policy)] if faces.policy else []
-        if standings:
-            headers.append((b"ratelimit", ", ".join(standings).encode()))
-        if not said.allowed and said.retry_after is not None:
-            headers.append((b"retry-after", b"%d" % retry_after_s(said.retry_after)))
-        return message, headers
+        return message, answers.headers_of(said, faces, standings, self._styles, time.time())
 
     def _refuse_too_long(self, id_: str | None, places: tuple[Check, ...]) -> None:
         """Refuse a slot that nobody could renew, because it would not fit into an address."""

@@ -78,18 +78,18 @@ def faces_of(applied: Sequence[Applied]) -> Faces:
     """Return what is said of the rules that apply."""
     enforced = [of for of in applied if of.enforce]
     names = [f"{of.rule.name}#{n}" for of in enforced for n in range(1, of.checks + 1)]
-    found = policies(names, [limit for of in enforced for limit in _limits(of)])
+    found = policies(names, [limit for of in enforced for limit in limits_of(of)])
     rest = iter(found)
     by_rule = tuple(
         [
-            tuple([_face(of, n, limit, rest) for n, limit in enumerate(_limits(of), 1)])
+            tuple([_face(of, n, limit, rest) for n, limit in enumerate(limits_of(of), 1)])
             for of in applied
         ]
     )
     return Faces(by_rule, ", ".join([policy.terms for policy in found]).encode(), len(found))
 
 
-def _limits(applied: Applied) -> Sequence[Limit | Concurrency]:
+def limits_of(applied: Applied) -> Sequence[Limit | Concurrency]:
     """Return what a rule checks, in the order of its checks."""
     rule, limits = applied.rule, applied.allowance.limits
     if len(limits) < applied.checks and rule.concurrency is not None:

@@ -46,25 +46,6 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def reserve(host: str, port: int) -> socket.socket:
-    """Return a socket that keeps an address for several servers of this user, and does not listen.
-
-    Each of them binds it again with SO_REUSEPORT, and the kernel spreads clients over them. Raises
-    `ConfigurationError`, also when a server of somebody else would have let us in.
-    """
-    listener = bind(host, port)
-    family, address = listener.family, listener.getsockname()
-    listener.close()
-    reserved = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        reserved.bind(address)
-    except OSError as error:
-        reserved.close()
-        raise ConfigurationError(_reason(error, host, port)) from None
-    return reserved
-
-
 def _any_address() -> str:
     """Return what stands for all addresses: of both kinds, where a host has both."""
     return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
@@ -94,27 +75,24 @@ class Tls:
     Connections keep the one that they began with. Raises `ConfigurationError`.
     """
 
-    def __init__(self, certificate: str | Path, key: str | Path) -> None:
+    def __init__(
+        self, certificate: str | Path, key: str | Path, protocol: str = "http/1.1"
+    ) -> None:
         self._certificate = Path(certificate)
         self._key = Path(key)
+        self._protocol = protocol
         self.context: ssl.SSLContext = self._load()
-        self.pem: tuple[bytes, bytes] = self._read()
-        """The key and the certificate as they stand in their files."""
 
     def reload(self) -> None:
         """Load the files anew. When they are wrong the old certificate stays, and it raises."""
         # Into another one first: half a change would be one that no client accepts.
         self._load()
         self._load(self.context)
-        self.pem = self._read()
-
-    def _read(self) -> tuple[bytes, bytes]:
-        return self._key.read_bytes(), self._certificate.read_bytes()
 
     def _load(self, context: ssl.SSLContext | None = None) -> ssl.SSLContext:
         context = context or ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
+        context.set_alpn_protocols([self._protocol])
         for file in (self._certificate, self._key):
             try:
                 file.read_bytes()

@@ -6,6 +6,7 @@ rules takes longer than to decide it. Knows neither questions nor rules.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -17,16 +18,16 @@ class Memo(Generic[V]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._known: dict[bytes, V] = {}
+        self._known: dict[Hashable, V] = {}
         self._under: object = None
 
-    def get(self, made_of: bytes, under: object) -> V | None:
+    def get(self, made_of: Hashable, under: object) -> V | None:
         """Return what was made of the same under the same; None when it has to be made."""
         if under is not self._under:
             self._known, self._under = {}, under
         return self._known.get(made_of)
 
-    def keep(self, made_of: bytes, value: V) -> None:
+    def keep(self, made_of: Hashable, value: V) -> None:
         """Remember a value, which was made under what `get` was asked for last."""
         if len(self._known) >= self._most:
             # Half at once: to look for the oldest one each time would take longer and longer.

@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -17,16 +16,15 @@ from limen.errors import ConfigurationError
 from limen.server import logs
 from limen.server.admin import admin_app
 from limen.server.app import App
-from limen.server.listen import Tls, bind, reserve
+from limen.server.envoy.methods import methods_of
+from limen.server.grpc import GrpcConnections, GrpcLimits
+from limen.server.listen import Tls, bind
 from limen.server.place import Place, Prepared
 from limen.server.protocol import Limits
-from limen.server.serve import Hooks, serve
+from limen.server.serve import Beside, Hooks, serve
 from limen.server.service import Service
 from limen.server.settings import Bind, Settings
 from limen.server.supervise import Parent, supervise
-
-if TYPE_CHECKING:
-    from limen.server.envoy.grpc import GrpcServer
 
 _PARENTS_PATIENCE_S = 10.0
 _logger = logging.getLogger("limen.server")
@@ -57,17 +55,17 @@ def run(
     it.
     """
     logs.set_up(settings.log)
-    tls = Tls(settings.tls.certificate, settings.tls.key) if settings.tls.is_on else None
     if worker_of is not None:
-        return _serve(settings, worker_of.listeners, tls, worker_of)
+        return _serve(settings, worker_of.listeners, worker_of)
+    _tls(settings, "http/1.1")  # what is wrong with it is told before anything else is done
     listeners = [bind(settings.bind.host, settings.bind.port)]
     if settings.grpc.bind is not None:
-        listeners.append(_reserve(settings.grpc.bind))
+        listeners.append(_bind_grpc(settings.grpc.bind))
     prepared = asyncio.run(Place(settings).prepare())
     grpc = None if settings.grpc.bind is None else _place(settings.grpc.bind, listeners[1])
     tell(Started(_address(settings, listeners[0]), grpc, prepared))
     if settings.workers == 1:
-        return _serve(settings, listeners, tls, None)
+        return _serve(settings, listeners, None)
     # -P: what lies in the folder where it is started is not imported.
     command = [sys.executable, "-P", "-m", "limen", *arguments]
     patience = settings.http.drain_timeout + _PARENTS_PATIENCE_S
@@ -77,15 +75,13 @@ def run(
 def _serve(
     settings: Settings,
     listeners: Sequence[socket.socket],
-    tls: Tls | None,
     worker_of: Parent | None,
 ) -> int:
-    """Serve HTTP on the first listener; the second one, if any, keeps an address for gRPC."""
+    """Serve HTTP on the first listener, and gRPC on the second one, if there is one."""
 
     def make() -> App:
         service = Service(settings)
-        door = _grpc_server(service, listeners[1], tls) if len(listeners) > 1 else None
-        return App(service, admin_app(service), door)
+        return App(service, admin_app(service))
 
     http = settings.http
     limits = Limits(
@@ -95,30 +91,41 @@ def _serve(
         drain_timeout=http.drain_timeout,
     )
     hooks = Hooks(ready=_settle_down, signals={signal.SIGHUP: _tell_reload})
-    return serve(make, listeners[:1], limits, tls=tls, parent=worker_of, hooks=hooks)
-
-
-def _grpc_server(service: Service, reserved: socket.socket, tls: Tls | None) -> GrpcServer:
-    # Not before it is needed: it takes a tenth of a second.
-    from limen.server.envoy.grpc import GrpcServer
-
-    settings = service.settings
-    return GrpcServer(
-        service.envoy,
-        None if settings.checks_are_open else service.access,
-        reserved,
-        lambda: service.health.status != "starting",
-        tls=tls,
-        max_message=settings.http.max_body,
-        max_connection_age=settings.grpc.max_connection_age,
+    beside = [
+        Beside(listener, lambda app: _grpc(app.service), _tls(settings, "h2"))
+        for listener in listeners[1:]
+    ]
+    return serve(
+        make,
+        listeners[:1],
+        limits,
+        tls=_tls(settings, "http/1.1"),
+        parent=worker_of,
+        hooks=hooks,
+        beside=beside,
     )
 
 
-def _reserve(place: Bind) -> socket.socket:
+def _tls(settings: Settings, protocol: str) -> Tls | None:
+    tls = settings.tls
+    return Tls(tls.certificate, tls.key, protocol) if tls.is_on else None
+
+
+def _grpc(service: Service) -> GrpcConnections:
+    settings = service.settings
+    limits = GrpcLimits(
+        max_message=settings.http.max_body,
+        read_timeout=settings.http.read_timeout,
+        max_age=settings.grpc.max_connection_age,
+    )
+    return GrpcConnections(methods_of(service), limits)
+
+
+def _bind_grpc(place: Bind) -> socket.socket:
     try:
-        return reserve(place.host, place.port)
+        return bind(place.host, place.port)
     except ConfigurationError as error:
-        hint = "gRPC listens where --grpc-bind says; --grpc-bind '' is nowhere"
+        hint = "--grpc-bind says where gRPC is spoken, and --grpc-bind '' that it is not"
         raise ConfigurationError(f"{error}; {hint}") from None
 
 

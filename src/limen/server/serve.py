@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 from uvicorn import Config
@@ -25,10 +25,40 @@ from limen.server.listen import BACKLOG, Tls, bind
 from limen.server.protocol import GRACE_S, Connections, Limits
 from limen.server.supervise import Parent
 
-__all__ = ["App", "Hooks", "Limits", "Tls", "bind", "serve"]
+__all__ = ["App", "Beside", "Hooks", "Limits", "Tls", "bind", "serve"]
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 _logger = logging.getLogger("limen.server")
+
+
+class Served(Protocol):
+    """All connections on a listener."""
+
+    def __len__(self) -> int: ...
+
+    def make(self) -> asyncio.BaseProtocol:
+        """Return what speaks on a new connection."""
+
+    def drain(self) -> None:
+        """Let every connection end as soon as nobody waits for an answer on it."""
+
+    async def wait_until_done(self) -> None:
+        """Return when there are none left."""
+
+    async def cut(self) -> None:
+        """End all of them now."""
+
+    def close(self) -> None:
+        """Look after them no longer."""
+
+
+class Beside(Struct, frozen=True):
+    """What is served beside the app, on a listener of its own."""
+
+    listener: socket.socket
+    open: Callable[[Any], Served]
+    """Called on the loop when the app has started, with the app."""
+    tls: Tls | None = None
 
 
 class Hooks(Struct, frozen=True):
@@ -48,6 +78,7 @@ def serve(
     tls: Tls | None = None,
     parent: Parent | None = None,
     hooks: Hooks | None = None,
+    beside: Sequence[Beside] = (),
 ) -> int:
     """Serve an app until SIGTERM or SIGINT; return the exit code of the process.
 
@@ -56,9 +87,15 @@ def serve(
     does not wait for them: 128 and its number. SIGHUP loads the certificate anew. With a `parent`
     it also stops when that has gone, and leaves it to the parent to lose patience.
     """
-    run = _Run(listeners, limits or Limits(), tls, parent, hooks or Hooks())
+    run = _Run(listeners, limits or Limits(), tls, parent, hooks or Hooks(), beside)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(run.main(app_factory))
+
+
+class _Site(NamedTuple):
+    listener: socket.socket
+    served: Served
+    tls: Tls | None
 
 
 class _Run:
@@ -71,8 +108,10 @@ class _Run:
         tls: Tls | None,
         parent: Parent | None,
         hooks: Hooks,
+        beside: Sequence[Beside],
     ) -> None:
         self._listeners = listeners
+        self._beside = beside
         self._limits = limits
         self._tls = tls
         self._parent = parent
@@ -97,16 +136,18 @@ class _Run:
             _logger.debug("the app could not be made", exc_info=error)
             return _fail(in_a_line(error))
         connections = Connections(config_of(app), self._limits, lifespan.state)
-        servers = [await self._listen(loop, connections, each) for each in self._listeners]
+        sites = [_Site(each, connections, self._tls) for each in self._listeners]
+        sites += [_Site(each.listener, each.open(app), each.tls) for each in self._beside]
+        servers = [await self._listen(loop, site) for site in sites]
         if self._hooks.ready is not None:
             self._hooks.ready()
         if self._parent is not None:
             self._parent.tell_ready()
         await self._stop.wait()
-        await self._accept_rest(loop, connections)
+        await self._accept_rest(loop, sites)
         for server in servers:
             server.close()
-        await self._drain(connections)
+        await asyncio.gather(*[self._drain(served) for served in {site.served for site in sites}])
         if not await self._unless(self._hurry, self._end(lifespan)):
             await lifespan.call_off()
         return self._code
@@ -132,12 +173,14 @@ class _Run:
             signal.signal(number, signal.SIG_DFL)
 
     def _on_hangup(self) -> None:
-        if self._tls is not None:
-            try:
-                self._tls.reload()
+        try:
+            shown = [each for each in (self._tls, *[site.tls for site in self._beside]) if each]
+            for tls in shown:
+                tls.reload()
+            if shown:
                 _logger.info("the certificate was loaded anew")
-            except LimenError as error:
-                _logger.error("the certificate stays as it was: %s", error)
+        except LimenError as error:
+            _logger.error("the certificate stays as it was: %s", error)
         act = self._hooks.signals.get(signal.SIGHUP)
         if act is not None:
             act()
@@ -148,39 +191,36 @@ class _Run:
             _logger.warning("the parent has gone: this worker ends as well")
             self._stop.set()
 
-    async def _listen(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        connections: Connections,
-        listener: socket.socket,
-    ) -> asyncio.AbstractServer:
+    async def _listen(self, loop: asyncio.AbstractEventLoop, site: _Site) -> asyncio.AbstractServer:
+        options = self._tls_options(site.tls)
         return await loop.create_server(
-            connections.make, sock=listener, backlog=BACKLOG, **self._tls_options()
+            site.served.make, sock=site.listener, backlog=BACKLOG, **options
         )
 
-    def _tls_options(self) -> dict[str, Any]:
-        if self._tls is None:
+    def _tls_options(self, tls: Tls | None) -> dict[str, Any]:
+        if tls is None:
             return {}
         return {
-            "ssl": self._tls.context,
+            "ssl": tls.context,
             "ssl_handshake_timeout": self._limits.read_timeout,
             "ssl_shutdown_timeout": self._limits.write_timeout,
         }
 
-    async def _accept_rest(self, loop: asyncio.AbstractEventLoop, connections: Connections) -> None:
+    async def _accept_rest(self, loop: asyncio.AbstractEventLoop, sites: Sequence[_Site]) -> None:
         """Accept whom the kernel has let in already: it would turn them away again."""
-        accepted = []
-        for listener in self._listeners:
+        coming = []
+        for site in sites:
+            options = self._tls_options(site.tls)
             with contextlib.suppress(OSError):
                 while True:
-                    accepted.append(listener.accept()[0])
-        options = self._tls_options()
-        coming = [loop.connect_accepted_socket(connections.make, s, **options) for s in accepted]
+                    accepted = site.listener.accept()[0]
+                    made = loop.connect_accepted_socket(site.served.make, accepted, **options)
+                    coming.append(made)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GRACE_S):
                 await asyncio.gather(*coming, return_exceptions=True)
 
-    async def _drain(self, connections: Connections) -> None:
+    async def _drain(self, connections: Served) -> None:
         connections.drain()
         try:
             async with asyncio.timeout(self._limits.drain_timeout):

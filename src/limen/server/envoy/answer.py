@@ -1,96 +1,95 @@
-"""From what was decided to what Envoy is told. Pure."""
+"""From what was decided to what Envoy is told: the bytes of a `RateLimitResponse`. Pure.
+
+The fields are written one by one, since there are ten statuses to many a request, and to make a
+message object of each takes longer than to decide it. tests/server/envoy holds the bytes against
+protobuf's own.
+"""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
 
 from limen.engine import Verdict
-from limen.http import COUNTED, HeaderStyle, answer_of_verdict, headers, refusal
-from limen.model import Concurrency, Decision, Limit
-from limen.server.envoy import schema
+from limen.http import COUNTED, HeaderStyle, answer_of_verdict, refusal
+from limen.model import Concurrency, Decision
+from limen.server import answers
+from limen.server.envoy.fields import sized, varint
 from limen.server.envoy.question import Described, Question
+from limen.server.exchange import Headers
 
 UNLIMITED = 2**32 - 1
 """What is left where nothing is counted."""
-_SECOND_US, _DAY_US = 1_000_000, 86_400_000_000
-_UNITS = {
-    _SECOND_US: schema.SECOND,
-    60 * _SECOND_US: schema.MINUTE,
-    3_600 * _SECOND_US: schema.HOUR,
-    _DAY_US: schema.DAY,
-    7 * _DAY_US: schema.WEEK,
-    30 * _DAY_US: schema.MONTH,
-    365 * _DAY_US: schema.YEAR,
-}
-_CALENDAR = {"month": schema.MONTH, "calendar day": schema.DAY}
-_NAME = re.compile(r"[A-Za-z0-9_./:-]{1,64}")
+_REFUSED = 429
+"""What Envoy answers a client, whyever it is refused."""
+# Fields as they begin on the wire: the number of the field, and what kind it is.
+_OVERALL = {True: b"\x08\x01", False: b"\x08\x02"}
+_STATUS, _HEADER, _BODY = b"\x12", b"\x1a", b"\x2a"
+_CODE = _OVERALL
+_REMAINING, _UNTIL_RESET = b"\x18", b"\x22"
+_SECONDS = b"\x08"
+_KEY, _VALUE = b"\x0a", b"\x12"
 
 
 def response(
-    question: Question, verdict: Verdict, styles: Sequence[HeaderStyle], now: float
-) -> Any:
-    """Return the `RateLimitResponse` to a question."""
-    allowed = verdict.allowed
-    message = schema.RateLimitResponse(overall_code=schema.OK if allowed else schema.OVER_LIMIT)
-    decision = verdict.decision
+    question: Question, verdict: Verdict, styles: tuple[HeaderStyle, ...], now: float
+) -> bytes:
+    """Return the `RateLimitResponse` to a question, serialised."""
+    decision, limits = verdict.decision, question.limits
     parts = decision.parts if decision is not None else ()
-    names = _names(question)
+    found = [_OVERALL[verdict.allowed]]
     for descriptor in question.descriptors:
-        message.statuses.append(_status(descriptor, parts, names))
-    answer = answer_of_verdict(verdict)
-    add = message.response_headers_to_add.add
-    if allowed:
-        for name, value in headers(answer, styles, now):
-            add(key=name, value=value)
+        found += (_STATUS, sized(_status(descriptor, parts, limits)))
+    if verdict.allowed:
+        faces = question.faces
+        if faces is not None and faces.policy:
+            standings = answers.standings_of(verdict, faces)
+            _add(found, answers.headers_of(verdict, faces, standings, styles, now))
     else:
-        refused = refusal(answer, styles, now=now)
-        for name, value in refused.headers:
-            add(key=name, value=value)
-        message.raw_body = refused.body
-    return message
+        refused = refusal(answer_of_verdict(verdict), styles, now=now, status=_REFUSED)
+        _add(found, [(name.lower().encode(), value.encode()) for name, value in refused.headers])
+        found += (_BODY, sized(refused.body))
+    return b"".join(found)
 
 
-def _names(question: Question) -> list[str]:
-    """Return what each limit is called: by its rule's description, if that is a name."""
-    found: list[str] = []
-    for of in question.together.whole.found.applied:
-        description = of.rule.description
-        found += [description if _NAME.fullmatch(description) else ""] * of.checks
-    return found
-
-
-def _status(descriptor: Described, parts: Sequence[Decision], names: Sequence[str]) -> Any:
+def _status(descriptor: Described, parts: Sequence[Decision], limits: Sequence[bytes]) -> bytes:
     if descriptor.refused:
-        return schema.DescriptorStatus(code=schema.OVER_LIMIT)
-    binding, name = _binding(parts[descriptor.parts], names[descriptor.parts])
-    if binding is None:
-        left = UNLIMITED if descriptor.is_unlimited else 0
-        return schema.DescriptorStatus(code=schema.OK, limit_remaining=left)
-    code = schema.OK if binding.allowed else schema.OVER_LIMIT
-    if binding.source not in COUNTED:
-        return schema.DescriptorStatus(code=code)
-    wait = binding.reset_after
-    if not binding.allowed and binding.retry_after is not None:
-        wait = binding.retry_after
-    return schema.DescriptorStatus(
-        code=code,
-        current_limit=_limit(binding.limit, name),
-        limit_remaining=min(binding.remaining, UNLIMITED),
-        duration_until_reset={"seconds": math.ceil(wait)},
+        return _CODE[False]
+    at = _binding(descriptor.parts, parts)
+    if at is None:
+        return _CODE[True] + (_REMAINING + varint(UNLIMITED) if descriptor.is_unlimited else b"")
+    part = parts[at]
+    allowed = part.allowed
+    if part.source not in COUNTED:
+        return _CODE[allowed]
+    wait = part.reset_after
+    if not allowed and part.retry_after is not None:
+        wait = part.retry_after
+    seconds = _SECONDS + varint(math.ceil(wait))
+    return b"".join(
+        (
+            _CODE[allowed],
+            limits[at],
+            _REMAINING,
+            varint(part.remaining),
+            _UNTIL_RESET,
+            varint(len(seconds)),
+            seconds,
+        )
     )
 
 
-def _binding(parts: Sequence[Decision], names: Sequence[str]) -> tuple[Decision | None, str]:
-    """Return what speaks for all: the longest to wait for, else the one nearest its limit."""
-    found, called = None, ""
-    for part, name in zip(parts, names, strict=False):
-        if part.enforce and (found is None or _urgency(part) > _urgency(found)):
-            found, called = part, name
-    return found, called
+def _binding(places: range, parts: Sequence[Decision]) -> int | None:
+    """Return which limit speaks for all: the longest to wait for, else the one nearest its limit.
+
+    None when none could have refused, or nobody was asked.
+    """
+    if not parts:
+        return None
+    if len(places) == 1:
+        return places[0] if parts[places[0]].enforce else None
+    enforced = [at for at in places if parts[at].enforce]
+    return max(enforced, key=lambda at: _urgency(parts[at]), default=None)
 
 
 def _urgency(part: Decision) -> tuple[bool, float]:
@@ -100,11 +99,6 @@ def _urgency(part: Decision) -> tuple[bool, float]:
     return False, -part.remaining / whole
 
 
-@lru_cache(maxsize=4_096)
-def _limit(limit: Limit | Concurrency, name: str) -> Any:
-    assert isinstance(limit, Limit)  # slots have no end here, and are not asked for
-    unit = _CALENDAR.get(str(limit.period), schema.UNKNOWN)
-    if limit.period_us:
-        # A window that Envoy has no word for is not called by another one.
-        unit = _UNITS.get(limit.period_us, schema.UNKNOWN)
-    return schema.RateLimit(requests_per_unit=limit.quota, unit=unit, name=name)
+def _add(found: list[bytes], headers: Headers) -> None:
+    for name, value in headers:
+        found += (_HEADER, sized(_KEY + sized(name) + _VALUE + sized(value)))

@@ -17,7 +17,9 @@ from limen.engine import Asked, AsyncEngine, Together, together
 from limen.errors import InvalidInput
 from limen.rules import RuleSet, parse
 from limen.rules.envoy import attributes_of
+from limen.server.envoy.limits import current_limit
 from limen.server.envoy.schema import RateLimitRequest
+from limen.server.faces import Faces, faces_of, limits_of
 
 MAX_DESCRIPTORS = 100
 MAX_ENTRIES = 64
@@ -30,7 +32,7 @@ _PERIODS = ("", "/second", "/minute", "/hour", "/day", " per 30 days", " per 365
 class Described(NamedTuple):
     """One descriptor, by what the rules have to do with it."""
 
-    parts: slice
+    parts: range
     """Which of all limits are its own."""
     refused: bool
     """Whether a rule refuses it without asking the store."""
@@ -43,6 +45,10 @@ class Question(NamedTuple):
 
     together: Together
     descriptors: tuple[Described, ...]
+    faces: Faces | None
+    """What is said of all limits whatever is decided; None when the rules alone refuse."""
+    limits: tuple[bytes, ...]
+    """The same for Envoy: of each limit, the field of a status that names it."""
 
 
 def decoded(raw: bytes) -> Any:
@@ -75,9 +81,13 @@ def understood(request: Any, engine: AsyncEngine) -> Question:
             not of.checks and of.refusal is None for of in found.applied
         )
         end = first + len(found.checks)
-        described.append(Described(slice(first, end), found.refused, is_unlimited))
+        described.append(Described(range(first, end), found.refused, is_unlimited))
         first = end
-    return Question(together(several), tuple(described))
+    whole = together(several)
+    found = whole.whole.found
+    faces = None if found.refused else faces_of(found.applied)
+    limits = [current_limit(of, limit) for of in found.applied for limit in limits_of(of)]
+    return Question(whole, tuple(described), faces, tuple(limits))
 
 
 def _asked(domain: str, descriptor: Any, hits: int, engine: AsyncEngine) -> Asked:

@@ -1,31 +1,24 @@
-"""The messages of Envoy's rate limit service v3: the names and numbers that every Envoy knows.
-
-They are kept in a pool of their own, so that they get along with a program that has loaded Envoy's
-own definitions under the same names. What a client sends beyond them is skipped, as protobuf does.
-"""
+"""The messages of Envoy's rate limit service v3: the names and numbers that every Envoy knows."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from typing import Any
 
-from google.protobuf import duration_pb2, wrappers_pb2
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
+from limen.server.grpc.schema import File, Schema
 
-SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
-METHOD = "ShouldRateLimit"
-
-_Kinds = dict[str, str | tuple[str, ...]]
-"""Messages as their fields, and enums as their words, by their names within a package."""
+_PACKAGE = "envoy.service.ratelimit.v3"
+SHOULD_RATE_LIMIT = b"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 _UNITS = ("UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR")
-_FILES: dict[str, tuple[tuple[str, ...], _Kinds]] = {
-    "envoy/type/v3/ratelimit_unit.proto": ((), {"RateLimitUnit": _UNITS}),
-    "envoy/config/core/v3/base.proto": ((), {"HeaderValue": "string key = 1; string value = 2;"}),
-    "envoy/extensions/common/ratelimit/v3/ratelimit.proto": (
-        ("envoy/type/v3/ratelimit_unit.proto", "google/protobuf/wrappers.proto"),
+_FILES = (
+    File("envoy/type/v3/ratelimit_unit.proto", "envoy.type.v3", {"RateLimitUnit": _UNITS}),
+    File(
+        "envoy/config/core/v3/base.proto",
+        "envoy.config.core.v3",
+        {"HeaderValue": "string key = 1; string value = 2;"},
+    ),
+    File(
+        "envoy/extensions/common/ratelimit/v3/ratelimit.proto",
+        "envoy.extensions.common.ratelimit.v3",
         {
             "RateLimitDescriptor": """
                 repeated RateLimitDescriptor.Entry entries = 1;
@@ -39,13 +32,11 @@ _FILES: dict[str, tuple[tuple[str, ...], _Kinds]] = {
                 .envoy.type.v3.RateLimitUnit unit = 2;
             """,
         },
+        needs=("envoy/type/v3/ratelimit_unit.proto", "google/protobuf/wrappers.proto"),
     ),
-    "envoy/service/ratelimit/v3/rls.proto": (
-        (
-            "envoy/config/core/v3/base.proto",
-            "envoy/extensions/common/ratelimit/v3/ratelimit.proto",
-            "google/protobuf/duration.proto",
-        ),
+    File(
+        "envoy/service/ratelimit/v3/rls.proto",
+        _PACKAGE,
         {
             "RateLimitRequest": """
                 string domain = 1;
@@ -73,67 +64,31 @@ _FILES: dict[str, tuple[tuple[str, ...], _Kinds]] = {
                 .google.protobuf.Duration duration_until_reset = 4;
             """,
         },
+        needs=(
+            "envoy/config/core/v3/base.proto",
+            "envoy/extensions/common/ratelimit/v3/ratelimit.proto",
+            "google/protobuf/duration.proto",
+        ),
+        service=(
+            "RateLimitService",
+            "ShouldRateLimit(RateLimitRequest) returns (RateLimitResponse);",
+        ),
     ),
-}
-_FIELD = re.compile(r"(repeated )?(\S+) (\w+) = (\d+);")
-_PLAIN = {
-    "bool": FieldDescriptorProto.TYPE_BOOL,
-    "bytes": FieldDescriptorProto.TYPE_BYTES,
-    "string": FieldDescriptorProto.TYPE_STRING,
-    "uint32": FieldDescriptorProto.TYPE_UINT32,
-}
+)
 
 
-def _pool() -> DescriptorPool:
-    pool = DescriptorPool()
-    for known in (duration_pb2, wrappers_pb2):
-        pool.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
-    for path, (needed, kinds) in _FILES.items():
-        file = _file(path, needed, kinds)
-        if SERVICE.startswith(f"{file.package}."):
-            method = file.service.add(name=SERVICE.rpartition(".")[2]).method.add(name=METHOD)
-            method.input_type = f".{file.package}.RateLimitRequest"
-            method.output_type = f".{file.package}.RateLimitResponse"
-        pool.Add(file)
-    return pool
+def envoy_schema() -> Schema:
+    """Return the service and its messages, for others to be added."""
+    schema = Schema()
+    for file in _FILES:
+        schema.add(file)
+    return schema
 
 
-def _file(path: str, needed: Iterable[str], kinds: _Kinds) -> FileDescriptorProto:
-    package = path.rpartition("/")[0].replace("/", ".")
-    file = FileDescriptorProto(name=path, package=package, syntax="proto3", dependency=needed)
-    messages: dict[str, Any] = {}
-    for name, content in kinds.items():
-        outer, _, last = name.rpartition(".")
-        within = messages.get(outer, file)
-        if isinstance(content, tuple):
-            enum = within.enum_type.add(name=last)
-            for number, word in enumerate(content):
-                enum.value.add(name=word, number=number)
-            continue
-        message = (within.nested_type if outer else within.message_type).add(name=last)
-        messages[name] = message
-        for repeated, kind, field_name, number in _FIELD.findall(content):
-            field = message.field.add(name=field_name, number=int(number))
-            field.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
-            if kind in _PLAIN:
-                field.type = _PLAIN[kind]
-            else:
-                # Whether it is a message or an enum, the pool finds out.
-                field.type_name = kind if kind.startswith(".") else f".{package}.{kind}"
-    return file
-
-
-POOL: DescriptorPool = _pool()
-"""Where the messages are known by their names; the service too, for those who ask what there is."""
-
-
-def _class(name: str) -> Any:
-    return GetMessageClass(POOL.FindMessageTypeByName(f"envoy.service.ratelimit.v3.{name}"))
-
-
-RateLimitRequest: Any = _class("RateLimitRequest")
-RateLimitResponse: Any = _class("RateLimitResponse")
-DescriptorStatus: Any = _class("RateLimitResponse.DescriptorStatus")
-RateLimit: Any = _class("RateLimitResponse.RateLimit")
+_own = envoy_schema()
+RateLimitRequest: Any = _own.message(f"{_PACKAGE}.RateLimitRequest")
+RateLimitResponse: Any = _own.message(f"{_PACKAGE}.RateLimitResponse")
+DescriptorStatus: Any = _own.message(f"{_PACKAGE}.RateLimitResponse.DescriptorStatus")
+RateLimit: Any = _own.message(f"{_PACKAGE}.RateLimitResponse.RateLimit")
 OK, OVER_LIMIT = 1, 2
 UNKNOWN, SECOND, MINUTE, HOUR, DAY, MONTH, YEAR, WEEK = range(8)

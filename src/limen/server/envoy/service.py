@@ -45,9 +45,7 @@ class RateLimits:
         """
         question = self._recalled(raw)
         verdict = await self._decide(question, within)
-        message = answer.response(question, verdict, self._styles, time.time())
-        found: bytes = message.SerializeToString()
-        return found
+        return answer.response(question, verdict, self._styles, time.time())
 
     async def should_limit_json(self, body: bytes) -> tuple[int, Headers, bytes]:
         """Answer the same in JSON: 200 or 429, headers, and the response. Raises `Rejected`."""
@@ -58,13 +56,14 @@ class RateLimits:
             raise Rejected(400, f"the body is no RateLimitRequest in JSON: {reason}") from None
         question = understood(request, self._engine)
         verdict = await self._decide(question, None)
-        message = answer.response(question, verdict, self._styles, time.time())
+        raw = answer.response(question, verdict, self._styles, time.time())
+        message = schema.RateLimitResponse.FromString(raw)
         message.ClearField("raw_body")
         told = json_format.MessageToJson(message, indent=None).encode()
         headers: Headers = [
-            (header.key.lower().encode(), header.value.encode())
+            (header.key.encode(), header.value.encode())
             for header in message.response_headers_to_add
-            if header.key not in ("Content-Type", "Cache-Control")
+            if header.key not in ("content-type", "cache-control")
         ]
         return 200 if verdict.allowed else 429, headers, told
 

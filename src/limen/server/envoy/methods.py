@@ -1,0 +1,52 @@
+"""The door for Envoy: what can be called by gRPC, and by whom."""
+
+from __future__ import annotations
+
+from limen.errors import InvalidInput, InvalidLimit
+from limen.server.access import Access, admit
+from limen.server.envoy.schema import SHOULD_RATE_LIMIT, envoy_schema
+from limen.server.envoy.service import RateLimits
+from limen.server.exchange import Rejected
+from limen.server.grpc import Call, Code, Failed, Methods, Unary
+from limen.server.grpc.health import Health
+from limen.server.grpc.reflection import Reflection
+from limen.server.service import Service
+
+_CODES = {401: Code.UNAUTHENTICATED, 403: Code.PERMISSION_DENIED}
+_MARGIN_S = 0.002
+"""What is kept of a client's patience for the way there and back."""
+
+
+def methods_of(service: Service) -> Methods:
+    """Return what a worker answers by gRPC."""
+    schema = envoy_schema()
+    health = Health(schema, lambda: service.health.status != "starting")
+    access = None if service.settings.checks_are_open else service.access
+    return {
+        SHOULD_RATE_LIMIT: Unary(_Door(service.envoy, access).should_rate_limit),
+        **health.methods,
+        **Reflection(schema).methods,
+    }
+
+
+class _Door:
+    """Lets those in who may ask."""
+
+    def __init__(self, limits: RateLimits, access: Access | None) -> None:
+        self._limits = limits
+        self._access = access
+        """None where no token is needed."""
+
+    async def should_rate_limit(self, raw: bytes, call: Call) -> bytes:
+        try:
+            if self._access is not None:
+                token = call.authorization
+                caller = None if token is None else self._access.bearer(token)
+                admit(caller, "'authorization: Bearer ...' in the metadata")
+            left = call.timeout
+            within = None if left is None else max(left - _MARGIN_S, _MARGIN_S)
+            return await self._limits.should_limit(raw, within)
+        except Rejected as error:
+            raise Failed(_CODES[error.status], error.detail) from None
+        except (InvalidInput, InvalidLimit) as error:
+            raise Failed(Code.INVALID_ARGUMENT, str(error)) from None

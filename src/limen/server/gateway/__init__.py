@@ -1,0 +1,1 @@
+"""What gateways ask before they let a request through: `/v1/auth`."""

@@ -1,0 +1,192 @@
+"""`/v1/auth`: a gateway forwards the head of a request, and is told whether to let it through.
+
+The status says it: 200, or that of a refusal, with the headers and the body that a client may see.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from functools import lru_cache
+from typing import NamedTuple
+
+from limen.backends.sampled import SampledLog
+from limen.engine import Asked, Verdict
+from limen.http import answer_of_verdict, refusal, status_of
+from limen.model import MAX_COST
+from limen.server import answers
+from limen.server.access import admit
+from limen.server.exchange import NO_STORE, Headers, Receive, Rejected, Scope, read_body
+from limen.server.faces import Faces, Gallery
+from limen.server.gateway.forwarded import Question, Reader
+from limen.server.memo import Memo
+from limen.server.service import Service
+
+PATH = "/v1/auth"
+PREFIX = f"{PATH}/"
+_RAW_PREFIX = PREFIX.encode()
+_PAIR = re.compile(rb"[&;]")
+_OPTION = re.compile(rb"(?:(cost)=([0-9]{1,16})|(deny_status)=([45][0-9][0-9]))")
+_OTHER_SITES = (b"cross-site", b"same-site")
+_STRANGER_S = 60.0
+# Of some 2 KB each: 33 MB.
+_MOST_KNOWN, _LONGEST_KNOWN, _MOST_CHECKS_KNOWN = 16_384, 512, 10
+
+
+class Options(NamedTuple):
+    """What a gateway asks for besides a decision."""
+
+    cost: int = 1
+    deny_status: int | None = None
+    """The status of every refusal, for gateways that understand only some; None for the true one.
+    """
+
+
+class Response(NamedTuple):
+    """What the gateway is answered."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+class _Known(NamedTuple):
+    asked: Asked
+    faces: Faces | None
+    """What is said of the limits whatever is decided; None when the rules alone refuse."""
+
+
+_USUAL = Options()
+
+
+class Auth:
+    """Answers gateways."""
+
+    def __init__(self, service: Service) -> None:
+        settings = service.settings
+        self._service = service
+        self._reader = Reader(settings.gateway)
+        self._is_open = settings.checks_are_open
+        self._within = min(settings.gateway.deadline, settings.store.deadline)
+        self._styles = settings.http.headers
+        self._gallery = Gallery()
+        self._memo: Memo[_Known] = Memo(_MOST_KNOWN)
+        self._log = SampledLog(_STRANGER_S)
+
+    async def answer(self, scope: Scope, receive: Receive, id_: str) -> Response:
+        """Decide the request that a gateway forwards, and charge it when it is allowed."""
+        peer = scope["client"][0] if scope["client"] else None
+        question, options = self._read(scope, peer)
+        self._admit(question)
+        known = self._recalled(question, peer, options.cost)
+        await read_body(scope, receive, self._service.settings.http.max_body)
+        verdict = await self._decide(known.asked)
+        self._service.counts.add(verdict)
+        if not verdict.allowed:
+            return self._refused(verdict, options, id_)
+        headers: Headers = [(b"limen-status", b"200"), NO_STORE]
+        faces = known.faces
+        if faces is not None and faces.policy:
+            standings = answers.standings_of(verdict, faces)
+            headers += answers.headers_of(verdict, faces, standings, self._styles, time.time())
+        return Response(200, headers, b"")
+
+    def _read(self, scope: Scope, peer: str | None) -> tuple[Question, Options]:
+        headers = scope["headers"]
+        if scope["path"] == PATH:
+            question = self._reader.forwarded(peer, headers)
+            query = scope["query_string"]
+            return question, options_of(query, question.query) if query else _USUAL
+        path: bytes = scope["raw_path"]
+        if not path.startswith(_RAW_PREFIX):
+            raise Rejected(404, f"what follows {PATH} is the client's own path, and begins with /")
+        # The query is the client's as well, and no option of the gateway.
+        method, path = scope["method"], path[len(PATH) :]
+        return self._reader.prefixed(peer, headers, method, path), _USUAL
+
+    def _admit(self, question: Question) -> None:
+        token = question.token
+        if token is not None:
+            admit(self._service.access.holder(token.decode("latin-1")), "")
+        elif not self._is_open:
+            admit(None, "'X-Limen-Token: ...'")
+        elif question.site in _OTHER_SITES:
+            # What listens on loopback without a token is not for the pages in a browser there.
+            raise Rejected(403, "pages of other sites may not ask without a token")
+
+    def _recalled(self, question: Question, peer: str | None, cost: int) -> _Known:
+        """Return what a question comes under, from memory if it was asked under the same rules."""
+        engine, key = self._service.engine, (cost, question.request)
+        rules = engine.rules
+        known = self._memo.get(key, rules)
+        if known is not None:
+            return known
+        if not self._reader.trusts(peer):
+            self._log.warn(
+                "stranger",
+                f"{peer or 'a socket'} is not in gateway.trusted_proxies, and may forward nothing",
+            )
+            raise Rejected(400, "you may not forward requests: see gateway.trusted_proxies")
+        asked = engine.ask(self._reader.attributes(question.request), cost)
+        known = _Known(asked, None if asked.found.refused else self._gallery.faces(asked))
+        # Not if other rules came in between, nor where the time of day has a say.
+        is_lasting = asked.rules is rules and rules.is_timeless
+        letters = sum([len(value) for value in question.request[2:] if value])
+        if is_lasting and letters <= _LONGEST_KNOWN and len(asked.checks) <= _MOST_CHECKS_KNOWN:
+            self._memo.keep(key, known)
+        return known
+
+    async def _decide(self, asked: Asked) -> Verdict:
+        checks = asked.checks
+        if not checks:
+            return asked.verdict(None)
+        limiter = self._service.limiter
+        return asked.verdict(await limiter.decide(*checks, trusted=True, within=self._within))
+
+    def _refused(self, verdict: Verdict, options: Options, id_: str) -> Response:
+        answer = answer_of_verdict(verdict)
+        told = refusal(
+            answer,
+            self._styles,
+            now=time.time(),
+            instance=f"urn:limen:{id_}",
+            status=options.deny_status,
+        )
+        headers: Headers = [(b"limen-status", b"%d" % status_of(answer))]
+        headers += [(name.lower().encode(), value.encode()) for name, value in told.headers]
+        return Response(told.status, headers, told.body)
+
+
+def options_of(query: bytes, clients: bytes) -> Options:
+    """Return what the query of a question asks for. Raises `Rejected`.
+
+    Some gateways pass the query of their client on, unless they are told not to. Then it is all in
+    that of the forwarded request, too; and a client must not choose what it is charged.
+    """
+    pairs = set(_PAIR.split(query))
+    is_clients = bool(clients) and pairs <= set(_PAIR.split(clients))
+    if not is_clients:
+        return _parsed(query)
+    if all(map(_OPTION.fullmatch, pairs)):
+        raise Rejected(
+            400,
+            "the options of the question are in the query of the client too, and nobody can tell "
+            "whose they are",
+        )
+    return _USUAL
+
+
+@lru_cache(maxsize=256)
+def _parsed(query: bytes) -> Options:
+    found: dict[str, int] = {}
+    for pair in query.split(b"&"):
+        option = _OPTION.fullmatch(pair)
+        name, number = (option[1] or option[3], int(option[2] or option[4])) if option else (b"", 0)
+        if not name or name.decode() in found or number > MAX_COST:
+            raise Rejected(
+                400,
+                f"the query takes cost, from 0 to {MAX_COST:,}, and deny_status, from 400 to 599, "
+                "each once at most",
+            )
+        found[name.decode()] = number
+    return Options(**found)
