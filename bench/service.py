@@ -148,6 +148,7 @@ def _service(folder: Path, matching: int, redis: str) -> Iterator[Contender]:
     rules.write_text(json.dumps(document(matching)))
     command = [
         *(sys.executable, "-m", "limen", "serve", "--bind", f"127.0.0.1:{port}"),
+        *("--grpc-bind", ""),
         *("--store", redis, "--rules", str(rules), "--data-dir", str(folder / "data")),
         *("--log-level", "error"),
     ]

@@ -56,6 +56,7 @@ def test_takes_every_flag(limen: Run, tmp_path: Path) -> None:
     given = {
         "--config": "c.toml",
         "--bind": ":1",
+        "--grpc-bind": ":2",
         "--store": "redis://h",
         "--rules": "rules.yaml",
         "--workers": "2",

@@ -48,6 +48,8 @@ class Asker:
         headers: Headers = (),
         query: bytes = b"",
         chunk: int = 0,
+        client: str = "127.0.0.1",
+        raw_path: bytes | None = None,
     ) -> Answer:
         """Ask for a path, which is decoded already; the body at once, or in chunks."""
         scope = {
@@ -57,12 +59,12 @@ class Asker:
             "method": method,
             "scheme": "http",
             "path": path,
-            "raw_path": path.encode("utf-8", "replace"),
+            "raw_path": raw_path or path.encode("utf-8", "replace"),
             "query_string": query,
             "root_path": "",
             "headers": list(headers),
             "server": ("127.0.0.1", 8080),
-            "client": ("127.0.0.1", 1),
+            "client": (client, 1),
         }
         size = chunk or len(body) or 1
         chunks = [body[at : at + size] for at in range(0, len(body), size)] or [b""]

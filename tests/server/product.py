@@ -17,6 +17,7 @@ from typing import Any
 from tests.server.raw import Raw, Response, request, until
 
 _ADDRESS = re.compile(r"serves at http://127\.0\.0\.1:(\d+)")
+_GRPC = re.compile(r"gRPC +127\.0\.0\.1:(\d+)")
 
 
 class Product:
@@ -26,7 +27,8 @@ class Product:
         folder.mkdir(exist_ok=True)
         self.folder = folder
         self.environment = environment(**settings)
-        command = [sys.executable, "-m", "limen", "serve", "--bind", "127.0.0.1:0", *flags]
+        anywhere = ("--bind", "127.0.0.1:0", "--grpc-bind", "127.0.0.1:0")
+        command = [sys.executable, "-m", "limen", "serve", *anywhere, *flags]
         self._process = subprocess.Popen(
             command,
             cwd=folder,
@@ -52,6 +54,14 @@ class Product:
         """Where it is, which it says when it has started."""
         until(lambda: bool(_ADDRESS.search("".join(self.said))) or self.has_ended)
         found = _ADDRESS.search("".join(self.said))
+        assert found, f"it ended, and said {self.said}, {self.complained}"
+        return int(found[1])
+
+    @property
+    def grpc_port(self) -> int:
+        """Where Envoy may ask."""
+        until(lambda: bool(_GRPC.search("".join(self.said))) or self.has_ended)
+        found = _GRPC.search("".join(self.said))
         assert found, f"it ended, and said {self.said}, {self.complained}"
         return int(found[1])
 

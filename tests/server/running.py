@@ -27,6 +27,7 @@ class Running:
         self.port = free_port()
         self._command = [
             *(sys.executable, "-m", "limen", "serve", "--bind", f"127.0.0.1:{self.port}"),
+            *("--grpc-bind", ""),
             *arguments,
         ]
         clean = {name: of for name, of in os.environ.items() if not name.startswith("LIMEN_")}

@@ -308,10 +308,21 @@ def _hear_commands(ears: Ears, settings: dict[str, str], folder: Path) -> None:
         (settings, ["config", "show", "--json"]),
         (settings, ["token", "list"]),
         (wrong, ["token", "list"]),
-        (wrong, ["serve", "--bind", "127.0.0.1:0"]),
+        (wrong, ["serve", "--bind", "127.0.0.1:0", "--grpc-bind", ""]),
         (broken, ["config", "show"]),
-        (broken, ["serve", "--bind", "127.0.0.1:0"]),
-        (settings, ["serve", "--bind", "127.0.0.1:0", "--store", f"redis://:{REDIS}@{HOST}:x"]),
+        (broken, ["serve", "--bind", "127.0.0.1:0", "--grpc-bind", ""]),
+        (
+            settings,
+            [
+                "serve",
+                "--bind",
+                "127.0.0.1:0",
+                "--grpc-bind",
+                "",
+                "--store",
+                f"redis://:{REDIS}@{HOST}:x",
+            ],
+        ),
     ]
     with ThreadPoolExecutor(4) as pool:
         all_done = list(pool.map(lambda act: _command(folder, *act), acts))

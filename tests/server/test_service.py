@@ -151,6 +151,7 @@ def test_rules_in_a_file_that_nobody_could_go_by_stop_the_start(
     if text is not None:
         (tmp_path / "rules.yaml").write_text(text)
     command = [sys.executable, "-m", "limen", "serve", "--bind", f"{HOST}:{free_port()}"]
+    command += ["--grpc-bind", ""]
     ran = subprocess.run(
         [*command, "--rules", "rules.yaml"],
         cwd=tmp_path,

@@ -194,8 +194,13 @@ def _whole(limit: Limit | Concurrency) -> int:
 def _nearest(parts: Sequence[Decision]) -> Decision:
     """Return the part with the smallest share left; of equals, the first."""
     nearest = parts[0]
+    whole = _whole(nearest.limit)
     for part in parts:
-        # Multiplied crosswise, because a quotient would be rounded.
-        if part.remaining * _whole(nearest.limit) < nearest.remaining * _whole(part.limit):
-            nearest = part
+        if part.limit is nearest.limit:
+            is_nearer = part.remaining < nearest.remaining
+        else:
+            # Multiplied crosswise, because a quotient would be rounded.
+            is_nearer = part.remaining * whole < nearest.remaining * _whole(part.limit)
+        if is_nearer:
+            nearest, whole = part, _whole(part.limit)
     return nearest

@@ -131,11 +131,10 @@ def standings_of(verdict: Verdict, faces: Faces) -> list[str]:
     if verdict.decision is None:
         return []
     allowed = verdict.allowed
-    shown = [face for of_rule in faces.by_rule for face in of_rule]
     return [
-        face.policy.standing(allowed, part.remaining, part.retry_after, part.reset_after)
-        for part, face in zip(verdict.decision.parts, shown, strict=True)
-        if face.policy is not None and part.allowed == allowed and part.source in COUNTED
+        policy.standing(allowed, part.remaining, part.retry_after, part.reset_after)
+        for part, policy in zip(verdict.decision.parts, faces.policies, strict=True)
+        if policy is not None and part.allowed == allowed and part.source in COUNTED
     ]
 
 

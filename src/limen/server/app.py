@@ -24,6 +24,7 @@ from limen.server.exchange import (
     Headers,
     Receive,
     Rejected,
+    Reply,
     Scope,
     Send,
     header,
@@ -51,7 +52,7 @@ class Asked(NamedTuple):
     id: str
 
 
-Handler = Callable[[Asked], Awaitable[tuple[bytes, Headers]]]
+Handler = Callable[[Asked], Awaitable[Reply]]
 
 
 class App:
@@ -70,6 +71,7 @@ class App:
             "/v1/settle": {"POST": lambda asked: decisions.settle(asked.body)},
             "/v1/usage": {"GET": lambda asked: decisions.usage(asked.query, asked.id)},
             "/v1/slots": {"POST": lambda asked: decisions.acquire(asked.body, asked.id)},
+            "/json": {"POST": lambda asked: service.envoy.should_limit_json(asked.body)},
         }
         self._slot_handlers: dict[str, Handler] = {
             "POST": lambda asked: decisions.renew(asked.slot),
@@ -109,8 +111,8 @@ class App:
         slot = ""
         if by_method is None:
             if path == auth.PATH or path.startswith(auth.PREFIX):
-                status, more, reply = await self._auth.answer(scope, receive, id_)
-                await respond(send, status, headers + more, reply)
+                forwarded = await self._auth.answer(scope, receive, id_)
+                await respond(send, forwarded.status, headers + forwarded.headers, forwarded.body)
                 return
             if path.startswith(_SLOTS) and len(path) > len(_SLOTS):
                 by_method, slot = self._slot_handlers, path[len(_SLOTS) :]
@@ -126,8 +128,8 @@ class App:
             # What listens on loopback without a token is not for the pages in a browser there.
             raise Rejected(403, "pages of other sites may not ask without a token")
         body = await read_body(scope, receive, self._max_body)
-        reply, more = await handler(Asked(body, scope["query_string"], slot, id_))
-        await respond(send, 200, [*headers, JSON, NO_STORE, *more], reply)
+        reply = await handler(Asked(body, scope["query_string"], slot, id_))
+        await respond(send, reply.status, [*headers, JSON, NO_STORE, *reply.headers], reply.body)
 
     def _is_known(self, scope: Scope) -> bool:
         try:

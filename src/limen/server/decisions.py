@@ -25,7 +25,7 @@ from limen.limiter.plan import distinct
 from limen.model import Check, Concurrency, Decision, Limit
 from limen.server import answers
 from limen.server.counts import Counts
-from limen.server.exchange import Headers, Rejected, decoded
+from limen.server.exchange import Headers, Rejected, Reply, decoded
 from limen.server.faces import Faces, Gallery, faces_of
 from limen.server.memo import Memo
 from limen.server.receipts import Held, Receipts
@@ -50,13 +50,6 @@ class Asking(NamedTuple):
     """None when the caller brought limits along."""
     faces: Faces | None
     """What is said of the limits whatever is decided; None when it is not known before."""
-
-
-class Reply(NamedTuple):
-    """What to answer, besides 200."""
-
-    body: bytes
-    headers: Headers
 
 
 class Decisions:

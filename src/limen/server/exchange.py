@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
@@ -50,6 +50,14 @@ class Rejected(Exception):
             detail=self.detail,
             instance=f"urn:limen:{id_}",
         ).encode()
+
+
+class Reply(NamedTuple):
+    """What a question is answered."""
+
+    body: bytes
+    headers: Headers
+    status: int = 200
 
 
 class Gone(Exception):

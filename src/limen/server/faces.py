@@ -49,6 +49,8 @@ class Faces(Struct, frozen=True, gc=False):
     """The value of `RateLimit-Policy`; empty without a limit that could refuse."""
     told: int
     """How many limits that is."""
+    policies: tuple[Policy | None, ...]
+    """What headers say of each limit, rule after rule; None for a shadow."""
 
 
 class Gallery:
@@ -86,7 +88,8 @@ def faces_of(applied: Sequence[Applied]) -> Faces:
             for of in applied
         ]
     )
-    return Faces(by_rule, ", ".join([policy.terms for policy in found]).encode(), len(found))
+    said = tuple([face.policy for of_rule in by_rule for face in of_rule])
+    return Faces(by_rule, ", ".join([policy.terms for policy in found]).encode(), len(found), said)
 
 
 def limits_of(applied: Applied) -> Sequence[Limit | Concurrency]:

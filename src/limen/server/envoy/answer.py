@@ -26,8 +26,9 @@ _REFUSED = 429
 _OVERALL = {True: b"\x08\x01", False: b"\x08\x02"}
 _STATUS, _HEADER, _BODY = b"\x12", b"\x1a", b"\x2a"
 _CODE = _OVERALL
-_REMAINING, _UNTIL_RESET = b"\x18", b"\x22"
-_SECONDS = b"\x08"
+_REMAINING = b"\x18"
+# A message of nothing but seconds, by how many bytes those take.
+_UNTIL_RESET = [b"\x22%c\x08" % (1 + size) for size in range(11)]
 _KEY, _VALUE = b"\x0a", b"\x12"
 
 
@@ -65,15 +66,14 @@ def _status(descriptor: Described, parts: Sequence[Decision], limits: Sequence[b
     wait = part.reset_after
     if not allowed and part.retry_after is not None:
         wait = part.retry_after
-    seconds = _SECONDS + varint(math.ceil(wait))
+    seconds = varint(math.ceil(wait))
     return b"".join(
         (
             _CODE[allowed],
             limits[at],
             _REMAINING,
             varint(part.remaining),
-            _UNTIL_RESET,
-            varint(len(seconds)),
+            _UNTIL_RESET[len(seconds)],
             seconds,
         )
     )

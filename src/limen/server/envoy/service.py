@@ -12,7 +12,7 @@ from limen.limiter import AsyncLimiter
 from limen.server.counts import Counts
 from limen.server.envoy import answer, schema
 from limen.server.envoy.question import Question, decoded, understood
-from limen.server.exchange import Headers, Rejected
+from limen.server.exchange import Headers, Rejected, Reply
 from limen.server.memo import Memo
 
 _MOST_KNOWN, _LONGEST_KNOWN = 8_192, 1_024
@@ -47,8 +47,8 @@ class RateLimits:
         verdict = await self._decide(question, within)
         return answer.response(question, verdict, self._styles, time.time())
 
-    async def should_limit_json(self, body: bytes) -> tuple[int, Headers, bytes]:
-        """Answer the same in JSON: 200 or 429, headers, and the response. Raises `Rejected`."""
+    async def should_limit_json(self, body: bytes) -> Reply:
+        """Answer the same in JSON: by 200 or 429, with the response. Raises `Rejected`."""
         try:
             request = json_format.Parse(body, schema.RateLimitRequest(), max_recursion_depth=20)
         except (json_format.ParseError, UnicodeDecodeError, RecursionError) as error:
@@ -65,7 +65,7 @@ class RateLimits:
             for header in message.response_headers_to_add
             if header.key not in ("content-type", "cache-control")
         ]
-        return 200 if verdict.allowed else 429, headers, told
+        return Reply(told, headers, 200 if verdict.allowed else 429)
 
     def _recalled(self, raw: bytes) -> Question:
         """Return what a message asks, from memory if it was asked before under the same rules."""

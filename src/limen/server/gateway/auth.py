@@ -16,7 +16,7 @@ from limen.http import answer_of_verdict, refusal, status_of
 from limen.model import MAX_COST
 from limen.server import answers
 from limen.server.access import admit
-from limen.server.exchange import NO_STORE, Headers, Receive, Rejected, Scope, read_body
+from limen.server.exchange import NO_STORE, Headers, Receive, Rejected, Reply, Scope, read_body
 from limen.server.faces import Faces, Gallery
 from limen.server.gateway.forwarded import Question, Reader
 from limen.server.memo import Memo
@@ -40,14 +40,8 @@ class Options(NamedTuple):
     deny_status: int | None = None
     """The status of every refusal, for gateways that understand only some; None for the true one.
     """
-
-
-class Response(NamedTuple):
-    """What the gateway is answered."""
-
-    status: int
-    headers: Headers
-    body: bytes
+    away_status: int | None = None
+    """The status where the store is away and the limit closed meanwhile; None for the true one."""
 
 
 class _Known(NamedTuple):
@@ -57,6 +51,8 @@ class _Known(NamedTuple):
 
 
 _USUAL = Options()
+# Envoy takes every 5xx for no answer at all, and may be told to let pass then.
+_ENVOYS = Options(away_status=429)
 
 
 class Auth:
@@ -73,7 +69,7 @@ class Auth:
         self._memo: Memo[_Known] = Memo(_MOST_KNOWN)
         self._log = SampledLog(_STRANGER_S)
 
-    async def answer(self, scope: Scope, receive: Receive, id_: str) -> Response:
+    async def answer(self, scope: Scope, receive: Receive, id_: str) -> Reply:
         """Decide the request that a gateway forwards, and charge it when it is allowed."""
         peer = scope["client"][0] if scope["client"] else None
         question, options = self._read(scope, peer)
@@ -89,7 +85,7 @@ class Auth:
         if faces is not None and faces.policy:
             standings = answers.standings_of(verdict, faces)
             headers += answers.headers_of(verdict, faces, standings, self._styles, time.time())
-        return Response(200, headers, b"")
+        return Reply(b"", headers)
 
     def _read(self, scope: Scope, peer: str | None) -> tuple[Question, Options]:
         headers = scope["headers"]
@@ -102,11 +98,11 @@ class Auth:
             raise Rejected(404, f"what follows {PATH} is the client's own path, and begins with /")
         # The query is the client's as well, and no option of the gateway.
         method, path = scope["method"], path[len(PATH) :]
-        return self._reader.prefixed(peer, headers, method, path), _USUAL
+        return self._reader.prefixed(peer, headers, method, path), _ENVOYS
 
     def _admit(self, question: Question) -> None:
         token = question.token
-        if token is not None:
+        if token:
             admit(self._service.access.holder(token.decode("latin-1")), "")
         elif not self._is_open:
             admit(None, "'X-Limen-Token: ...'")
@@ -143,18 +139,19 @@ class Auth:
         limiter = self._service.limiter
         return asked.verdict(await limiter.decide(*checks, trusted=True, within=self._within))
 
-    def _refused(self, verdict: Verdict, options: Options, id_: str) -> Response:
+    def _refused(self, verdict: Verdict, options: Options, id_: str) -> Reply:
         answer = answer_of_verdict(verdict)
+        true = status_of(answer)
         told = refusal(
             answer,
             self._styles,
             now=time.time(),
             instance=f"urn:limen:{id_}",
-            status=options.deny_status,
+            status=options.deny_status or (options.away_status if true >= 500 else None),
         )
-        headers: Headers = [(b"limen-status", b"%d" % status_of(answer))]
+        headers: Headers = [(b"limen-status", b"%d" % true)]
         headers += [(name.lower().encode(), value.encode()) for name, value in told.headers]
-        return Response(told.status, headers, told.body)
+        return Reply(told.body, headers, told.status)
 
 
 def options_of(query: bytes, clients: bytes) -> Options:

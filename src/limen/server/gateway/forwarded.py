@@ -50,7 +50,7 @@ class Question(NamedTuple):
     site: Value
     """What a browser says of the page that sent it, if it came from a browser."""
     query: bytes
-    """The query of the client's request."""
+    """The query of the client's request; all of them together, if headers name several."""
     request: tuple[Any, ...]
     """Whatever attributes are made of, and nothing else: equal ones have equal attributes."""
 
@@ -93,8 +93,9 @@ class Reader:
         for at in (_URI, _URI_2, _URL):
             value = found[at]
             if value and b"?" in value:
-                # Whatever it says is no attribute.
-                found[at], _, query = value.partition(b"?")
+                # Whatever it says is no attribute. All of them: one may be the client's own.
+                found[at], _, more = value.partition(b"?")
+                query = query + b"&" + more if query else more
         return Question(found[_TOKEN], None, query, (False, peer, *found[_ADDRESS:]))
 
     def prefixed(
