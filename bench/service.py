@@ -59,9 +59,9 @@ class Contender:
 
     def block(self, seconds: float, listed: int = 0) -> Block:
         """Let a crowd ask for a while."""
-        before = _cpu_s(self.pid)
+        before = cpu_s(self.pid)
         seen = _ask(self.port, seconds, CLIENTS if not listed else 4, listed)
-        spent = _cpu_s(self.pid) - before
+        spent = cpu_s(self.pid) - before
         if seen.failed or not seen.answers:
             raise BenchError(f"{seen.failed} of {seen.answers} answers were no answers")
         answers = seen.answers * max(1, listed)
@@ -136,7 +136,7 @@ def _figures(blocks: Sequence[Block]) -> list[str]:
 @contextmanager
 def _constant() -> Iterator[Contender]:
     port = free_port()
-    with _process([sys.executable, "-m", "bench.constant", str(port)], port) as contender:
+    with _served([sys.executable, "-m", "bench.constant", str(port)], port) as contender:
         yield contender
 
 
@@ -153,7 +153,7 @@ def _service(folder: Path, matching: int, redis: str) -> Iterator[Contender]:
         *("--log-level", "error"),
     ]
     # A block must not fail because this machine was busy for the blink of an eye.
-    with _process(command, port, {"LIMEN_STORE__DEADLINE": "1"}) as contender:
+    with _served(command, port, {"LIMEN_STORE__DEADLINE": "1"}) as contender:
         yield contender
 
 
@@ -173,25 +173,35 @@ def document(matching: int) -> dict[str, Any]:
 
 
 @contextmanager
-def _process(
-    command: Sequence[str], port: int, environment: Mapping[str, str] | None = None
-) -> Iterator[Contender]:
+def process(
+    command: Sequence[str], environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process, and end it."""
     started = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, env={**os.environ, **(environment or {})}
     )
     try:
-        _wait(port, started)
-        yield Contender(port, started.pid)
+        yield started
     finally:
         started.terminate()
         started.wait(_PATIENCE_S)
 
 
-def _wait(port: int, process: subprocess.Popen[bytes]) -> None:
+@contextmanager
+def _served(
+    command: Sequence[str], port: int, environment: Mapping[str, str] | None = None
+) -> Iterator[Contender]:
+    with process(command, environment) as started:
+        until_ready(f"http://127.0.0.1:{port}/readyz", started)
+        yield Contender(port, started.pid)
+
+
+def until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Return when a server answers. Raises `BenchError` if it does not get so far."""
     ends = time.monotonic() + _PATIENCE_S
     while time.monotonic() < ends and process.poll() is None:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1):
+            with urllib.request.urlopen(url, timeout=1):
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.05)
@@ -209,7 +219,7 @@ def _ask(port: int, seconds: float, clients: int, listed: int) -> Seen:
     return Seen(**json.loads(done.stdout))
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     """Return what a process has spent so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS

@@ -249,7 +249,7 @@ def test_the_compose_file_is_valid_by_the_specification() -> None:
 def test_compose_publishes_the_service_alone_and_to_this_host_alone() -> None:
     services = COMPOSE["services"]
     assert {name: each["ports"] for name, each in services.items() if "ports" in each} == {
-        "limen": ["127.0.0.1:8080:8080"]
+        "limen": ["127.0.0.1:8080:8080", "127.0.0.1:8081:8081"]
     }
     assert COMPOSE["networks"]["back"] == {"internal": True}
     assert all(services[name]["networks"] == ["back"] for name in services.keys() - {"limen"})
@@ -291,6 +291,7 @@ def test_what_compose_starts_decides(wheel: Path, tmp_path: Path) -> None:
             .replace("valkey:6379", f"127.0.0.1:{valkey}")
             .replace("/var/lib/limen", f"{tmp_path}/data")
             .replace(":8080", f":{port}")
+            .replace(":8081", ":0")
             for name, value in values.items()
         }
         [entry], [words] = steps("ENTRYPOINT"), steps("CMD")
@@ -455,7 +456,8 @@ def test_what_the_unit_starts_decides_and_a_reload_brings_a_new_version(
     log = tmp_path / "log"
     with servers.server(servers.binaries()["valkey"]) as valkey:
         text = (DEPLOY / "limen.toml").read_text().replace(":6379", f":{valkey}")
-        (tmp_path / "limen.toml").write_text(text.replace(":8080", f":{port}"))
+        text = text.replace(":8080", f":{port}").replace(":8081", ":0")
+        (tmp_path / "limen.toml").write_text(text)
         with started(command, environment, log, cwd=placed(folder), umask=int(mask, 8)) as process:
             until(lambda: asked(port, "/readyz", "")[1]["status"] == "ok", log)
             assert asked(port, "/v1/check", "", LOGIN)[0] == 401

@@ -251,7 +251,7 @@ class Reader:
         unlimited = self._flag(raw, path, "unlimited")
         unit = self._unit(raw, (*path, "unit"), unlimited)
         if unlimited:
-            self._note((*path, "unlimited"), "no rule: what no rule matches is not limited")
+            self._note((*path, "unlimited"), "an exemption: what it matches is not limited")
             return RateLimit(0, unit, True, name)
         return RateLimit(self._requests(raw, (*path, "requests_per_unit")), unit, False, name)
 

@@ -23,7 +23,7 @@ from limen.rules.envoy.descriptor import DESCRIPTOR, DOMAIN, layout, value_of
 
 _LONGEST_NAME = 64
 _ODD = re.compile(r"[^A-Za-z0-9_.-]+")
-_RULE = re.compile(r"rules\[(\d+)\]\.?")
+_PLACE = re.compile(r"(rules|exemptions)\[(\d+)\]")
 
 Condition = str | dict[str, Any] | None
 Way = tuple[Descriptor, ...]
@@ -60,10 +60,12 @@ def import_files(files: Iterable[tuple[str, bytes]], algorithm: str = "fixed_win
     for domain, descriptors in _by_domain(configs, notes).items():
         writer.write(domain, descriptors)
     problems += writer.problems
-    document = {"rules": writer.rules}
+    document: dict[str, Any] = {"rules": writer.rules}
+    if writer.exemptions:
+        document["exemptions"] = writer.exemptions
     problems += [
         remark
-        for remark in _refused(document, writer.places)
+        for remark in _refused(document, writer)
         if not any(problem.is_within(remark) for problem in problems)
     ]
     if problems:
@@ -76,7 +78,9 @@ class _Writer:
 
     def __init__(self, algorithm: str) -> None:
         self.rules: list[dict[str, Any]] = []
-        self.places: list[Place] = []
+        self.exemptions: list[dict[str, Any]] = []
+        self.places: dict[str, list[Place]] = {"rules": [], "exemptions": []}
+        """Where each came from."""
         self.problems: list[Remark] = []
         self.notes: list[Remark] = []
         self._algorithm = algorithm
@@ -86,12 +90,18 @@ class _Writer:
         """Write the rules of a domain."""
         for way, conditions in self._walk(descriptors, (), ()):
             limit = way[-1].limit
-            if limit is None or limit.unlimited:
+            if limit is None:
+                continue
+            if limit.unlimited:
+                # No rule is about it; but whoever asks is told that somebody meant it so.
+                match, _ = _matched(domain, way, conditions)
+                self.exemptions.append({"name": self._name(domain, way), "match": match})
+                self.places["exemptions"].append(way[-1].place)
                 continue
             if limit.requests == 0 and way[-1].is_shadow:
                 continue  # it would refuse everybody, and refuses nobody
             self.rules.append(self._rule(domain, way, conditions, limit))
-            self.places.append(way[-1].place)
+            self.places["rules"].append(way[-1].place)
 
     def _walk(
         self, level: Sequence[Descriptor], above: Way, conditions: tuple[Condition, ...]
@@ -123,15 +133,7 @@ class _Writer:
     def _rule(
         self, domain: str, way: Way, conditions: Sequence[Condition], limit: RateLimit
     ) -> dict[str, Any]:
-        descriptor, names = layout(tuple([entry.key for entry in way]))
-        match: dict[str, Any] = {DOMAIN: domain.replace("*", "\\*"), DESCRIPTOR: descriptor}
-        key = []
-        for name, entry, condition in zip(names, way, conditions, strict=True):
-            if condition is not None:
-                # A copy, lest YAML write it once and point to it.
-                match[name] = copy.deepcopy(condition)
-            if not entry.value or (entry.glob is not None and not entry.is_shared):
-                key.append(name)
+        match, key = _matched(domain, way, conditions)
         rule: dict[str, Any] = {"name": self._name(domain, way)}
         if limit.name:
             rule["description"] = limit.name
@@ -161,6 +163,22 @@ class _Writer:
             length += 1
         self._names.add(found)
         return found
+
+
+def _matched(
+    domain: str, way: Way, conditions: Sequence[Condition]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return what a request must be to come under an entry, and what is counted apart."""
+    descriptor, names = layout(tuple([entry.key for entry in way]))
+    match: dict[str, Any] = {DOMAIN: domain.replace("*", "\\*"), DESCRIPTOR: descriptor}
+    key = []
+    for name, entry, condition in zip(names, way, conditions, strict=True):
+        if condition is not None:
+            # A copy, lest YAML write it once and point to it.
+            match[name] = copy.deepcopy(condition)
+        if not entry.value or (entry.glob is not None and not entry.is_shared):
+            key.append(name)
+    return match, key
 
 
 def _cleaned(text: str) -> str:
@@ -238,15 +256,18 @@ def _overlap(other: Descriptor, entry: Descriptor) -> bool:
     return begins and ends
 
 
-def _refused(document: dict[str, Any], places: Sequence[Place]) -> list[Remark]:
+def _refused(document: dict[str, Any], writer: _Writer) -> list[Remark]:
     """Return what limen cannot hold of rules that are right there: a number or a text too long."""
     try:
         parse(document)
     except InvalidRules as error:
         found = []
         for problem in error.problems:
-            rule = _RULE.match(problem.path)
-            place = places[int(rule[1])] if rule else Place(places[0].file, "", None)
+            at = _PLACE.match(problem.path)
+            places = writer.places["rules"] + writer.places["exemptions"]
+            place = Place(places[0].file, "", None)
+            if at is not None:
+                place = writer.places[at[1]][int(at[2])]
             found.append(place.remark(problem.message))
         return found
     return []
