@@ -32,6 +32,7 @@ faults: $(VENV)/test ## The faults again, at full length: servers killed, frozen
 	LIMEN_FAULTS=1 $(BIN)/pytest tests/shared tests/rules/sync tests/rules/stores tests/test_deploy.py --timeout=600
 
 bench: $(VENV)/bench ## Measure beside the peers; writes the tables of README.md
+	@command -v h2load > /dev/null || apt-get install --yes -qq nghttp2-client || echo 'no h2load: gateways will be left out'
 	$(BIN)/python -m bench
 
 fmt: $(VENV)/test ## Format the code

@@ -12,6 +12,7 @@ import pytest
 from bench import __main__ as command
 from bench import (
     footprint,
+    gateways,
     memory,
     redis_bytes,
     redis_libraries,
@@ -27,8 +28,10 @@ from bench.harness import _TRIES, BenchError, Contestant, Target, measure, ratio
 from bench.libraries import LIMEN, LIMITS, PEERS, PYRATE, THROTTLED, Instance, Quota, build, limen
 from bench.redis_libraries import HIT, HIT_AND_STATS, ONE, THREE, TOKENS
 
-from limen import Limit, model
+from limen import AsyncLimiter, Limit, model
+from limen.engine import AsyncEngine
 from limen.rules import parse
+from limen.server.envoy.question import decoded, understood
 from limen.testing import ManualClock
 
 ALGORITHMS = [algorithm for group in memory.GROUPS for name, algorithm in group if name == LIMEN]
@@ -471,6 +474,29 @@ def test_says_in_one_line_that_markers_are_missing_before_it_measures(
     error = capsys.readouterr().err
     assert error.startswith("bench: ")
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("ten_us", "verdict"), [(58.0, "1.93x"), (61.0, "MISSED")])
+def test_gateways_are_judged_by_what_ten_descriptors_cost(ten_us: float, verdict: str) -> None:
+    blocks = {
+        0: [service.Block(5_000.0, 5.0, 9.0, 240.0)] * 3,
+        1: [service.Block(30_000.0, 1.0, 2.0, 30.0)] * 3,
+        10: [service.Block(10_000.0, 3.0, 6.0, ten_us)] * 3,
+    }
+    doors = {"through nginx": [service.Block(4_000.0, 1.0, 2.0, 90.0)] * 3}
+    told = gateways.gateway_tables(blocks, doors, {1: 15.0, 10: 104.0})
+    assert verdict in told
+    assert ("within it" in told) == (ten_us < 60)
+    assert "**8.0x** the CPU" in told
+    assert "3.00 times lower" in told
+    assert "| through nginx | 4,000 | 1.00 | 2.00 | 90 |" in told
+
+
+@pytest.mark.parametrize("count", gateways.DESCRIPTORS)
+def test_every_descriptor_of_the_bench_comes_under_one_rule(count: int) -> None:
+    engine = AsyncEngine(parse(gateways.document()), AsyncLimiter())
+    found = understood(decoded(gateways.question(count)), engine)
+    assert [len(each.parts) for each in found.descriptors] == [1] * count
 
 
 def test_the_service_is_judged_by_the_rate_beside_the_constant() -> None:
