@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from limen.engine.asked import Asked
 from limen.engine.verdict import Verdict
 from limen.errors import InvalidInput
-from limen.model import Check, Decision, valid_cost
+from limen.model import MAX_COST, Check, Decision
 from limen.rules.ruleset import Resolution
 
 MAX_CHECKS = 100
@@ -56,7 +56,7 @@ def together(several: Sequence[Asked]) -> Together:
         if place == len(checks):
             checks.append(check)
         else:
-            cost = valid_cost(checks[place].cost + check.cost)
+            cost = min(checks[place].cost + check.cost, MAX_COST)
             checks[place] = structs.replace(checks[place], cost=cost)
         order.append(place)
     if len(checks) > MAX_CHECKS:

@@ -23,9 +23,8 @@ UNLIMITED = 2**32 - 1
 _REFUSED = 429
 """What Envoy answers a client, whyever it is refused."""
 # Fields as they begin on the wire: the number of the field, and what kind it is.
-_OVERALL = {True: b"\x08\x01", False: b"\x08\x02"}
+_OK, _OVER_LIMIT = b"\x08\x01", b"\x08\x02"  # the same in a status and in a response
 _STATUS, _HEADER, _BODY = b"\x12", b"\x1a", b"\x2a"
-_CODE = _OVERALL
 _REMAINING = b"\x18"
 # A message of nothing but seconds, by how many bytes those take.
 _UNTIL_RESET = [b"\x22%c\x08" % (1 + size) for size in range(11)]
@@ -38,9 +37,10 @@ def response(
     """Return the `RateLimitResponse` to a question, serialised."""
     decision, limits = verdict.decision, question.limits
     parts = decision.parts if decision is not None else ()
-    found = [_OVERALL[verdict.allowed]]
+    found = [_OK if verdict.allowed else _OVER_LIMIT]
     for descriptor in question.descriptors:
-        found += (_STATUS, sized(_status(descriptor, parts, limits)))
+        status = _status(descriptor, parts, limits)
+        found += (_STATUS, varint(len(status)), status)
     if verdict.allowed:
         faces = question.faces
         if faces is not None and faces.policy:
@@ -54,29 +54,21 @@ def response(
 
 
 def _status(descriptor: Described, parts: Sequence[Decision], limits: Sequence[bytes]) -> bytes:
-    if descriptor.refused:
-        return _CODE[False]
-    at = _binding(descriptor.parts, parts)
+    places, refused, is_unlimited = descriptor
+    if refused:
+        return _OVER_LIMIT
+    at = _binding(places, parts)
     if at is None:
-        return _CODE[True] + (_REMAINING + varint(UNLIMITED) if descriptor.is_unlimited else b"")
+        return _OK + _REMAINING + varint(UNLIMITED) if is_unlimited else _OK
     part = parts[at]
-    allowed = part.allowed
+    code, wait = _OK, part.reset_after
+    if not part.allowed:
+        code, wait = _OVER_LIMIT, wait if part.retry_after is None else part.retry_after
     if part.source not in COUNTED:
-        return _CODE[allowed]
-    wait = part.reset_after
-    if not allowed and part.retry_after is not None:
-        wait = part.retry_after
+        return code
     seconds = varint(math.ceil(wait))
-    return b"".join(
-        (
-            _CODE[allowed],
-            limits[at],
-            _REMAINING,
-            varint(part.remaining),
-            _UNTIL_RESET[len(seconds)],
-            seconds,
-        )
-    )
+    left = varint(part.remaining)
+    return b"".join((code, limits[at], _REMAINING, left, _UNTIL_RESET[len(seconds)], seconds))
 
 
 def _binding(places: range, parts: Sequence[Decision]) -> int | None:
@@ -87,7 +79,8 @@ def _binding(places: range, parts: Sequence[Decision]) -> int | None:
     if not parts:
         return None
     if len(places) == 1:
-        return places[0] if parts[places[0]].enforce else None
+        at = places[0]
+        return at if parts[at].enforce else None
     enforced = [at for at in places if parts[at].enforce]
     return max(enforced, key=lambda at: _urgency(parts[at]), default=None)
 

@@ -9,8 +9,12 @@ def sized(content: bytes) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """Return a whole number: seven bits a byte, the low ones first."""
-    return _SMALL[number] if 0 <= number < len(_SMALL) else _long(number)
+    """Return a whole number, and 0 for less: seven bits a byte, the low ones first."""
+    if 0 <= number < _TWO_BYTES:
+        return _SHORT[number]
+    if 0 <= number < _FOUR_BYTES:
+        return _LOW[number % _TWO_BYTES] + _SHORT[number >> 14]
+    return _long(number)
 
 
 def _long(number: int) -> bytes:
@@ -23,4 +27,7 @@ def _long(number: int) -> bytes:
     return bytes(found)
 
 
-_SMALL = tuple([_long(number) for number in range(16_384)])
+# Most numbers are small, and looked up.
+_TWO_BYTES, _FOUR_BYTES = 1 << 14, 1 << 28
+_SHORT = tuple([_long(number) for number in range(_TWO_BYTES)])
+_LOW = tuple([bytes((low & 0x7F | 0x80, low >> 7 | 0x80)) for low in range(_TWO_BYTES)])

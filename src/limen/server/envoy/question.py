@@ -9,12 +9,12 @@ import time
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import msgspec
 from google.protobuf.message import DecodeError
 from msgspec import structs
 
 from limen.engine import Asked, AsyncEngine, Together, together
 from limen.errors import InvalidInput
+from limen.model import MAX_COST
 from limen.rules import RuleSet, parse
 from limen.rules.envoy import attributes_of
 from limen.server.envoy.limits import current_limit
@@ -78,7 +78,7 @@ def understood(request: Any, engine: AsyncEngine) -> Question:
         several.append(asked)
         found = asked.found
         is_unlimited = bool(found.exempt) or any(
-            not of.checks and of.refusal is None for of in found.applied
+            of.enforce and not of.checks and of.refusal is None for of in found.applied
         )
         end = first + len(found.checks)
         described.append(Described(range(first, end), found.refused, is_unlimited))
@@ -91,7 +91,7 @@ def understood(request: Any, engine: AsyncEngine) -> Question:
 
 
 def _asked(domain: str, descriptor: Any, hits: int, engine: AsyncEngine) -> Asked:
-    entries = [(entry.key, entry.value) for entry in descriptor.entries]
+    entries = [(_text(entry.key), _text(entry.value)) for entry in descriptor.entries]
     if not 0 < len(entries) <= MAX_ENTRIES:
         raise InvalidInput(f"expected 1 to {MAX_ENTRIES} entries, got {len(entries):,}")
     if not all(key for key, _ in entries):
@@ -100,10 +100,17 @@ def _asked(domain: str, descriptor: Any, hits: int, engine: AsyncEngine) -> Aske
         raise InvalidInput("is_negative_hits is not known here: nothing can be given back")
     if descriptor.HasField("hits_addend"):
         hits = descriptor.hits_addend.value
+    # What is more than any limit holds is refused as well as what is much more.
+    hits = min(hits, MAX_COST)
     if descriptor.HasField("limit"):
         asked = _overridden(domain, entries, descriptor.limit, hits)
     else:
-        asked = engine.ask(attributes_of(domain, entries), hits)
+        try:
+            asked = engine.ask(attributes_of(domain, entries), hits)
+        except InvalidInput:
+            # A client chose what a rule takes for a cost. An error would let it pass, where Envoy
+            # lets pass what nobody answers for.
+            asked = _of(_UNCOUNTABLE, "", hits)
     if not hits:
         # Who only looks pays nothing, whatever a rule takes for a request.
         checks = asked.found.checks
@@ -117,9 +124,17 @@ def _overridden(domain: str, entries: list[tuple[str, str]], limit: Any, hits: i
         raise InvalidInput(f"limit: there is no unit with the number {limit.unit}")
     rules = _rules_of(min(limit.requests_per_unit, _MOST_REQUESTS), limit.unit)
     # One text for each list of entries.
-    whole = msgspec.json.encode([domain, *entries]).decode()
+    return _of(rules, repr((domain, *entries)), hits)
+
+
+def _of(rules: RuleSet, descriptor: str, hits: int) -> Asked:
     now = time.time()
-    return Asked(rules, rules.resolve({"descriptor": whole}, hits, now), now)
+    return Asked(rules, rules.resolve({"descriptor": descriptor}, hits, now), now)
+
+
+def _text(value: bytes) -> str:
+    """Return a value as text, also when it is none: a client may send any bytes in a header."""
+    return value.decode("utf-8", "surrogateescape")
 
 
 @lru_cache(maxsize=1_024)
@@ -130,3 +145,7 @@ def _rules_of(requests: int, unit: int) -> RuleSet:
     else:
         rule |= {"mode": "block"}
     return parse({"rules": [rule]})
+
+
+_UNCOUNTABLE = parse({"rules": [{"name": "uncountable", "mode": "block"}]})
+"""What refuses a request whose cost is no number."""

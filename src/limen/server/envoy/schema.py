@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import structs
+
 from limen.server.grpc.schema import File, Schema
 
 _PACKAGE = "envoy.service.ratelimit.v3"
 SHOULD_RATE_LIMIT = b"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+_ENTRY_NAME, _ENTRY = "RateLimitDescriptor.Entry", "string key = 1; string value = 2;"
 _UNITS = ("UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR")
 _FILES = (
     File("envoy/type/v3/ratelimit_unit.proto", "envoy.type.v3", {"RateLimitUnit": _UNITS}),
@@ -26,7 +29,7 @@ _FILES = (
                 .google.protobuf.UInt64Value hits_addend = 3;
                 bool is_negative_hits = 4;
             """,
-            "RateLimitDescriptor.Entry": "string key = 1; string value = 2;",
+            _ENTRY_NAME: _ENTRY,
             "RateLimitDescriptor.RateLimitOverride": """
                 uint32 requests_per_unit = 1;
                 .envoy.type.v3.RateLimitUnit unit = 2;
@@ -77,16 +80,22 @@ _FILES = (
 )
 
 
-def envoy_schema() -> Schema:
+def envoy_schema(entry: str = _ENTRY) -> Schema:
     """Return the service and its messages, for others to be added."""
     schema = Schema()
     for file in _FILES:
+        if _ENTRY_NAME in file.kinds:
+            file = structs.replace(file, kinds={**file.kinds, _ENTRY_NAME: entry})
         schema.add(file)
     return schema
 
 
 _own = envoy_schema()
-RateLimitRequest: Any = _own.message(f"{_PACKAGE}.RateLimitRequest")
+# Envoy puts into an entry what a client sent in a header, whatever bytes they are. As texts, which
+# have to be UTF-8, the whole message could not be read.
+_own_as_sent = envoy_schema("bytes key = 1; bytes value = 2;")
+RateLimitRequest: Any = _own_as_sent.message(f"{_PACKAGE}.RateLimitRequest")
+RateLimitRequestOfJson: Any = _own.message(f"{_PACKAGE}.RateLimitRequest")
 RateLimitResponse: Any = _own.message(f"{_PACKAGE}.RateLimitResponse")
 DescriptorStatus: Any = _own.message(f"{_PACKAGE}.RateLimitResponse.DescriptorStatus")
 RateLimit: Any = _own.message(f"{_PACKAGE}.RateLimitResponse.RateLimit")

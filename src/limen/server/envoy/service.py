@@ -50,14 +50,15 @@ class RateLimits:
     async def should_limit_json(self, body: bytes) -> Reply:
         """Answer the same in JSON: by 200 or 429, with the response. Raises `Rejected`."""
         try:
-            request = json_format.Parse(body, schema.RateLimitRequest(), max_recursion_depth=20)
-        except (json_format.ParseError, UnicodeDecodeError, RecursionError) as error:
+            request = schema.RateLimitRequestOfJson()
+            raw = json_format.Parse(body, request, max_recursion_depth=20).SerializeToString()
+        except (json_format.ParseError, ValueError, RecursionError) as error:
             reason = str(error).partition("\n")[0][:200]
             raise Rejected(400, f"the body is no RateLimitRequest in JSON: {reason}") from None
-        question = understood(request, self._engine)
+        question = self._recalled(raw)
         verdict = await self._decide(question, None)
-        raw = answer.response(question, verdict, self._styles, time.time())
-        message = schema.RateLimitResponse.FromString(raw)
+        answered = answer.response(question, verdict, self._styles, time.time())
+        message = schema.RateLimitResponse.FromString(answered)
         message.ClearField("raw_body")
         told = json_format.MessageToJson(message, indent=None).encode()
         headers: Headers = [
