@@ -18,7 +18,7 @@ from limen.model import MAX_COST
 from limen.rules import RuleSet, parse
 from limen.rules.envoy import attributes_of
 from limen.server.envoy.limits import current_limit
-from limen.server.envoy.schema import RateLimitRequest
+from limen.server.envoy.schema import RequestAsSent
 from limen.server.faces import Faces, faces_of, limits_of
 
 MAX_DESCRIPTORS = 100
@@ -54,7 +54,7 @@ class Question(NamedTuple):
 def decoded(raw: bytes) -> Any:
     """Return a `RateLimitRequest`, or raise `InvalidInput`."""
     try:
-        return RateLimitRequest.FromString(raw)
+        return RequestAsSent.FromString(raw)
     except DecodeError:
         raise InvalidInput("the message is not a RateLimitRequest") from None
 

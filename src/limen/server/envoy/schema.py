@@ -94,8 +94,8 @@ _own = envoy_schema()
 # Envoy puts into an entry what a client sent in a header, whatever bytes they are. As texts, which
 # have to be UTF-8, the whole message could not be read.
 _own_as_sent = envoy_schema("bytes key = 1; bytes value = 2;")
-RateLimitRequest: Any = _own_as_sent.message(f"{_PACKAGE}.RateLimitRequest")
-RateLimitRequestOfJson: Any = _own.message(f"{_PACKAGE}.RateLimitRequest")
+RateLimitRequest: Any = _own.message(f"{_PACKAGE}.RateLimitRequest")
+RequestAsSent: Any = _own_as_sent.message(f"{_PACKAGE}.RateLimitRequest")
 RateLimitResponse: Any = _own.message(f"{_PACKAGE}.RateLimitResponse")
 DescriptorStatus: Any = _own.message(f"{_PACKAGE}.RateLimitResponse.DescriptorStatus")
 RateLimit: Any = _own.message(f"{_PACKAGE}.RateLimitResponse.RateLimit")

@@ -50,7 +50,7 @@ class RateLimits:
     async def should_limit_json(self, body: bytes) -> Reply:
         """Answer the same in JSON: by 200 or 429, with the response. Raises `Rejected`."""
         try:
-            request = schema.RateLimitRequestOfJson()
+            request = schema.RateLimitRequest()
             raw = json_format.Parse(body, request, max_recursion_depth=20).SerializeToString()
         except (json_format.ParseError, ValueError, RecursionError) as error:
             reason = str(error).partition("\n")[0][:200]
