@@ -16,6 +16,7 @@ asked to be stopped: in `acquire`, under `@limiter.limit`, and in `with limiter.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -95,3 +96,15 @@ def shown(value: object) -> str:
     except Exception:  # it is the user's own, and may do anything
         return f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Return ` (did you mean 'limits'?)`, or nothing when nothing is near.
+
+    Upper and lower case, and `-` and `_`, are the same here.
+    """
+    if not isinstance(word, str):
+        return ""
+    names = {name.lower().replace("-", "_"): name for name in known}
+    close = get_close_matches(word.lower().replace("-", "_"), names, 1)
+    return f" (did you mean '{names[close[0]]}'?)" if close else ""

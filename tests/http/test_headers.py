@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from limen import Limiter
 from limen.engine import Engine
-from limen.errors import ConfigurationError, InvalidInput
+from limen.errors import InvalidInput
 from limen.http import (
     Answer,
     HeaderStyle,
@@ -22,7 +22,6 @@ from limen.http import (
     headers,
     raw_headers,
     retry_after_s,
-    valid_styles,
 )
 from limen.http.headers import MAX_POLICIES
 from limen.model import Check, Concurrency, Decision, Limit
@@ -417,27 +416,6 @@ def test_raw_headers_are_the_same_in_bytes_and_lower_case() -> None:
 def test_x_ratelimit_needs_the_time() -> None:
     with pytest.raises(InvalidInput, match="needs now="):
         headers(answer_of(Limiter().check("key", "3/minute")), ["x-ratelimit"])
-
-
-@pytest.mark.parametrize("styles", [[], ["draft-11"], ("x-ratelimit", "draft-11")])
-def test_styles_are_taken(styles: object) -> None:
-    assert list(valid_styles(styles)) == list(styles)  # type: ignore[call-overload]  # all are lists
-
-
-@pytest.mark.parametrize(
-    ("styles", "message"),
-    [
-        ("draft-11", "must be a list"),
-        (None, "must be a list"),
-        (["draft-12"], "unknown style of headers 'draft-12'; there are: draft-11, x-ratelimit"),
-        ([3], "unknown style"),
-        (["draft-11", "draft-11"], "sent twice"),
-        (["x-ratelimit", "x-ratelimit-delta"], "sent twice"),
-    ],
-)
-def test_styles_are_refused(styles: object, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        valid_styles(styles)
 
 
 def test_buckets_are_among_the_random_decisions() -> None:

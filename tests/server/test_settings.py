@@ -327,8 +327,13 @@ def test_tls_takes_two_files() -> None:
         ),
         (
             "http.headers = ['draft-1']",
-            "limen.toml: http.headers: unknown style of headers 'draft-1'; there are: draft-11, "
-            "x-ratelimit, x-ratelimit-delta",
+            "limen.toml: http.headers: unknown style of headers 'draft-1' (did you mean "
+            "'draft-11'?); there are: draft-11, draft-07, draft-03, x-ratelimit, x-ratelimit-delta",
+        ),
+        (
+            "http.headers = ['draft-11', 'x-ratelimit', 'draft-07']",
+            "limen.toml: http.headers: the styles 'draft-11' and 'draft-07' both write "
+            "RateLimit-Policy; choose one of them",
         ),
         (
             "http.max_body = 1",

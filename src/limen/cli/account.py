@@ -18,11 +18,10 @@ from limen.clock import SystemClock
 from limen.connect import is_shared
 from limen.connect import parse as parse_address
 from limen.engine import Engine, Verdict
-from limen.errors import InvalidInput, StoreError, shown
+from limen.errors import InvalidInput, StoreError, did_you_mean, shown
 from limen.limiter import Limiter
 from limen.rules import RuleSet
 from limen.rules.explain import Explanation, attributes, explain
-from limen.rules.findings import did_you_mean
 from limen.rules.match import ADDRESS, read_address
 
 # A person waits longer than a request does.

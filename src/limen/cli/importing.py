@@ -7,11 +7,10 @@ from pathlib import Path
 
 from limen.cli import draw, source
 from limen.cli.misplaced import refuse_address
-from limen.errors import ConfigurationError, InvalidInput
+from limen.errors import ConfigurationError, InvalidInput, did_you_mean
 from limen.model.grammar import ALGORITHMS
 from limen.rules import text
 from limen.rules.envoy import import_files
-from limen.rules.findings import did_you_mean
 
 _YAML = (".yaml", ".yml")
 

@@ -11,10 +11,16 @@ from msgspec import structs
 from limen.cli import draw, listing, place, source
 from limen.cli.misplaced import refuse_address
 from limen.cli.place import Held
-from limen.errors import ConfigurationError, InvalidInput, InvalidRules, Problem, StoreError
+from limen.errors import (
+    ConfigurationError,
+    InvalidInput,
+    InvalidRules,
+    Problem,
+    StoreError,
+    did_you_mean,
+)
 from limen.rules import diff as difference
 from limen.rules import spec, text
-from limen.rules.findings import did_you_mean
 
 
 def validate(files: list[str], as_json: bool) -> int:

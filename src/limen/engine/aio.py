@@ -68,7 +68,7 @@ class AsyncEngine:
         checks = asked.checks
         if not checks:
             return asked.verdict(None)
-        return asked.verdict(await self._limiter.decide(*checks, charge=charge, trusted=True))
+        return asked.verdict(await self._limiter.ask(tuple(checks), charge=charge))
 
     def slot(self, attributes: Mapping[str, str], cost: int = 1) -> AsyncRuleSlot:
         """Return what a request holds while it runs; by `async with` it is given back at the end.

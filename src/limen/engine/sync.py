@@ -66,7 +66,7 @@ class Engine:
         checks = asked.checks
         if not checks:
             return asked.verdict(None)
-        return asked.verdict(self._limiter.decide(*checks, charge=charge, trusted=True))
+        return asked.verdict(self._limiter.ask(tuple(checks), charge=charge))
 
     def slot(self, attributes: Mapping[str, str], cost: int = 1) -> RuleSlot:
         """Return what a request holds while it runs; by `with` it is given back at the end.

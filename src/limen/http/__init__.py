@@ -1,4 +1,4 @@
-"""HTTP for those who are limited: headers, problem documents, client addresses, route templates.
+"""HTTP for those who are limited: headers, refusals, client addresses, route templates.
 
 Pure: text and numbers in, text and numbers out. Knows no framework, no server and no store.
 """
@@ -7,16 +7,15 @@ from limen.http.address import AddressSettings, Client, ClientAddresses, ProxyHe
 from limen.http.answer import COUNTED, Answer, Quota, answer_of, answer_of_verdict
 from limen.http.headers import (
     MAX_POLICIES,
-    HeaderStyle,
     Policy,
     headers,
     policies,
     raw_headers,
     retry_after_s,
-    valid_styles,
 )
 from limen.http.problem import Problem, Refusal, refusal, shedding, status_of
 from limen.http.routes import Routes, normal_path
+from limen.http.styles import HeaderStyle, exposed_headers, valid_styles
 
 __all__ = [
     "COUNTED",
@@ -34,6 +33,7 @@ __all__ = [
     "Routes",
     "answer_of",
     "answer_of_verdict",
+    "exposed_headers",
     "headers",
     "normal_path",
     "policies",

@@ -1,4 +1,4 @@
-"""`RateLimit-Policy`, `RateLimit`, `X-RateLimit-*` and `Retry-After`, from an answer. Pure.
+"""`RateLimit-Policy`, `RateLimit`, what older clients read, and `Retry-After`. Pure.
 
 The first two are structured fields (RFC 9651), as draft-ietf-httpapi-ratelimit-headers-11 has
 them. Where the draft leaves a choice, the smaller promise is made:
@@ -10,6 +10,10 @@ them. Where the draft leaves a choice, the smaller promise is made:
 - A refusal shows in `RateLimit` the policies that refuse and no others, so that no `t` ends after
   `Retry-After`, as the draft asks for.
 - What nobody counted, because the store is away, is not in `RateLimit`.
+
+The older styles tell of one limit alone, the one that binds. draft-07 and draft-03 want a reset
+with it: where none can be told, they say nothing. Of policies they know a number and a window, and
+no two of the same number: of those the longest window is told, which is the strictest.
 """
 
 from __future__ import annotations
@@ -18,17 +22,14 @@ import math
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Literal, get_args
 from zlib import crc32
 
 from msgspec import Struct
 
-from limen.errors import ConfigurationError, InvalidInput, shown
+from limen.errors import InvalidInput
 from limen.http.answer import COUNTED, Answer, Quota, whole
+from limen.http.styles import RETRY_AFTER, WRITTEN, HeaderStyle, unknown_style
 from limen.model import Concurrency, Limit
-
-HeaderStyle = Literal["draft-11", "x-ratelimit", "x-ratelimit-delta"]
-"""`x-ratelimit` tells the reset in seconds since 1970, `x-ratelimit-delta` in seconds from now."""
 
 MAX_POLICIES = 16
 """How many policies fit into the headers: proxies drop responses whose headers pass 4 or 8 KB."""
@@ -37,15 +38,7 @@ _MAX_WHOLE_S = 999_999_999_999_999
 _PLAIN = re.compile(r"[ !#$&-\[\]-~]+")
 """Printable ASCII without what has to be escaped: `"`, `\\`, and `%`."""
 _RAW_NAMES = {
-    name: name.lower().encode()
-    for name in (
-        "RateLimit-Policy",
-        "RateLimit",
-        "X-RateLimit-Limit",
-        "X-RateLimit-Remaining",
-        "X-RateLimit-Reset",
-        "Retry-After",
-    )
+    name: name.lower().encode() for names in (*WRITTEN.values(), [RETRY_AFTER]) for name in names
 }
 
 
@@ -63,10 +56,14 @@ def headers(
     for style in styles:
         if style == "draft-11":
             found += _draft_11(answer)
+        elif style == "draft-07":
+            found += _draft_07(answer)
+        elif style == "draft-03":
+            found += _draft_03(answer)
         else:
             found += _x_ratelimit(answer, _start(style, now))
     if not answer.allowed and answer.retry_after is not None:
-        found.append(("Retry-After", str(retry_after_s(answer.retry_after))))
+        found.append((RETRY_AFTER, str(retry_after_s(answer.retry_after))))
     return found
 
 
@@ -82,21 +79,6 @@ def raw_headers(
 def retry_after_s(seconds: float) -> int:
     """Return a wait as `Retry-After` says it: whole seconds, rounded up, at least 1."""
     return max(1, _whole_s(seconds))
-
-
-def valid_styles(styles: object) -> tuple[HeaderStyle, ...]:
-    """Return the styles of a setting, or raise `ConfigurationError`. An empty list is none."""
-    known = get_args(HeaderStyle)
-    if isinstance(styles, str) or not isinstance(styles, Iterable):
-        raise ConfigurationError(f"headers must be a list of styles, got {shown(styles)}")
-    found = tuple(styles)
-    for style in found:
-        if style not in known:
-            names = ", ".join(known)
-            raise ConfigurationError(f"unknown style of headers {shown(style)}; there are: {names}")
-    if len(set(found)) < len(found) or {"x-ratelimit", "x-ratelimit-delta"} <= set(found):
-        raise ConfigurationError(f"headers would be sent twice by the styles {shown(found)}")
-    return found
 
 
 def unique(names: Iterable[str]) -> list[str]:
@@ -131,6 +113,8 @@ class Policy(Struct, frozen=True, gc=False):
     ) -> str:
         """Return the item of `RateLimit`: `"search-per-user#1";r=42;t=17`."""
         left = remaining if 0 <= remaining <= self.most else self.most if remaining > 0 else 0
+        if allowed and self.is_timed and 0 < reset_after <= _MAX_WHOLE_S:
+            return f"{self.name};r={left};t={math.ceil(reset_after)}"
         seconds = self.effective_s(allowed, retry_after, reset_after)
         return f"{self.name};r={left}" if seconds is None else f"{self.name};r={left};t={seconds}"
 
@@ -148,17 +132,6 @@ class Policy(Struct, frozen=True, gc=False):
             return None
         seconds = math.ceil(reset_after)
         return seconds if 0 < seconds <= _MAX_WHOLE_S else _whole_s(seconds) or self.window_s
-
-
-def effective_s(quota: Quota) -> int | None:
-    """Return for how many seconds what is left of a quota is all there is; None if unknown."""
-    policy = policy_of(quota.name, quota.limit)
-    return policy.effective_s(quota.allowed, quota.retry_after, quota.reset_after)
-
-
-def available(quota: Quota) -> int:
-    """Return what is left, as it may be said: never negative, never above the whole."""
-    return min(max(quota.remaining, 0), whole(quota.limit))
 
 
 @lru_cache(maxsize=4_096)
@@ -198,26 +171,74 @@ def _draft_11(answer: Answer) -> list[tuple[str, str]]:
     return headers
 
 
-def _x_ratelimit(answer: Answer, start: float) -> list[tuple[str, str]]:
-    quota = answer.binding
-    if quota is None:
+def _draft_07(answer: Answer) -> list[tuple[str, str]]:
+    windows, standing = _windows(answer.quotas), _standing(answer)
+    found = [("RateLimit-Policy", windows)] if windows else []
+    if standing is not None and standing[2] is not None:
+        most, left, reset = standing
+        found.append(("RateLimit", f"limit={most}, remaining={left}, reset={reset}"))
+    return found
+
+
+def _draft_03(answer: Answer) -> list[tuple[str, str]]:
+    standing = _standing(answer)
+    if standing is None or standing[2] is None:
         return []
-    found = [
-        ("X-RateLimit-Limit", str(whole(quota.limit))),
-        ("X-RateLimit-Remaining", str(available(quota))),
+    most, left, reset = standing
+    windows = _windows(answer.quotas)
+    return [
+        ("RateLimit-Limit", f"{most}, {windows}" if windows else str(most)),
+        ("RateLimit-Remaining", str(left)),
+        ("RateLimit-Reset", str(reset)),
     ]
-    seconds = effective_s(quota)
-    if seconds is not None:
-        found.append(("X-RateLimit-Reset", str(_whole_s(start + seconds))))
+
+
+def _x_ratelimit(answer: Answer, start: float) -> list[tuple[str, str]]:
+    standing = _standing(answer)
+    if standing is None:
+        return []
+    most, left, reset = standing
+    found = [("X-RateLimit-Limit", str(most)), ("X-RateLimit-Remaining", str(left))]
+    if reset is not None:
+        found.append(("X-RateLimit-Reset", str(_whole_s(start + reset))))
     return found
 
 
 def _start(style: HeaderStyle, now: float | None) -> float:
     if style == "x-ratelimit-delta":
         return 0.0
+    if style != "x-ratelimit":
+        raise unknown_style(style)
     if now is None:
         raise InvalidInput("the style 'x-ratelimit' tells the time of the reset, and needs now=")
     return now
+
+
+def _standing(answer: Answer) -> tuple[int, int, int | None] | None:
+    """Return the whole of the limit that binds, what is left of it, and for how many seconds.
+
+    Never more than the whole is left, and never less than nothing. None when nobody counted.
+    """
+    quota = answer.binding
+    if quota is None:
+        return None
+    most = whole(quota.limit)
+    policy = policy_of(quota.name, quota.limit)
+    seconds = policy.effective_s(quota.allowed, quota.retry_after, quota.reset_after)
+    return most, min(max(quota.remaining, 0), most), seconds
+
+
+def _windows(quotas: tuple[Quota, ...]) -> str:
+    """Return policies as the older drafts list them: `10;w=1, 100;w=60`. Empty when there are none.
+
+    A month and slots have no window, which those drafts cannot do without.
+    """
+    longest: dict[int, int] = {}
+    for at in range(len(quotas)) if len(quotas) <= MAX_POLICIES else _chosen(quotas):
+        policy = policy_of(quotas[at].name, quotas[at].limit)
+        if policy.window_s is not None:
+            longest[policy.most] = max(policy.window_s, longest.get(policy.most, 0))
+    return ", ".join([f"{most};w={window_s}" for most, window_s in longest.items()])
 
 
 def _chosen(quotas: tuple[Quota, ...]) -> list[int]:

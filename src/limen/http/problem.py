@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): why a request is refused, for people and for programs. Pure.
+"""Refusals, as problem documents (RFC 9457), as pages and as text: why, and until when. Pure.
 
 No key is in them: it may be somebody's API key, and documents get logged.
 """
@@ -12,7 +12,9 @@ import msgspec
 from msgspec import Struct
 
 from limen.http.answer import Answer, Quota, whole
-from limen.http.headers import HeaderStyle, ascii_name, headers, retry_after_s, unique
+from limen.http.forms import form_of, page
+from limen.http.headers import ascii_name, headers, retry_after_s, unique
+from limen.http.styles import RETRY_AFTER, HeaderStyle
 from limen.model import Concurrency, Limit, grammar
 
 CONTENT_TYPE = "application/problem+json"
@@ -62,12 +64,16 @@ def refusal(
     now: float | None = None,
     instance: str = "",
     status: int | None = None,
+    accept: str | None = None,
 ) -> Refusal:
     """Return the response to a request that is refused.
 
     Without a `status`: 429 for a quota that is used up; 403 for a rule that refuses without
     counting, since coming back is no way out of it; 503 where the store is away and the limit is
     closed meanwhile.
+
+    `accept` is what the request says in `Accept`, empty when it has none: by that the body is a
+    problem document, a page or text. None is for programs: always a problem document.
     """
     status = status or status_of(answer)
     if answer.blocked_by:
@@ -76,7 +82,7 @@ def refusal(
         problem = _away(answer, status, instance)
     else:
         problem = _exceeded(answer, answer.binding, status, instance)
-    return _response(problem, headers(answer, styles, now))
+    return _response(problem, headers(answer, styles, now), accept)
 
 
 def status_of(answer: Answer) -> int:
@@ -86,8 +92,11 @@ def status_of(answer: Answer) -> int:
     return 503 if answer.binding is None else 429
 
 
-def shedding(retry_after: float = 1.0, *, instance: str = "") -> Refusal:
-    """Return the response of a server that has more to do than it can: 503, whoever asks."""
+def shedding(retry_after: float = 1.0, *, instance: str = "", accept: str | None = None) -> Refusal:
+    """Return the response of a server that has more to do than it can: 503, whoever asks.
+
+    `retry_after` is in seconds; `accept` chooses the body, as in `refusal`.
+    """
     wait = retry_after_s(retry_after)
     problem = Problem(
         type=REDUCED_CAPACITY,
@@ -98,13 +107,23 @@ def shedding(retry_after: float = 1.0, *, instance: str = "") -> Refusal:
         violated=(),
         retry_after=wait,
     )
-    return _response(problem, [("Retry-After", str(wait))])
+    return _response(problem, [(RETRY_AFTER, str(wait))], accept)
 
 
-def _response(problem: Problem, more: list[tuple[str, str]]) -> Refusal:
+def _response(problem: Problem, more: list[tuple[str, str]], accept: str | None) -> Refusal:
     # No cache may keep it: the next to ask may be somebody else, and later.
-    own = [("Content-Type", CONTENT_TYPE), ("Cache-Control", "no-store")]
-    return Refusal(problem.status, own + more, problem.encode())
+    own = [("Cache-Control", "no-store")]
+    if accept is not None:
+        own.append(("Vary", "Accept"))
+    form = form_of(accept or "")
+    kind: list[tuple[str, str]] = [("Content-Type", form)]
+    body = problem.encode()
+    if form != CONTENT_TYPE:
+        is_page = form == "text/html"
+        text = page(problem.title, problem.detail, problem.instance) if is_page else problem.detail
+        kind = [("Content-Type", f"{form}; charset=utf-8"), ("Content-Language", "en")]
+        body = f"{text}\n".encode()
+    return Refusal(problem.status, [*kind, *own, *more], body)
 
 
 def _exceeded(answer: Answer, binding: Quota, status: int, instance: str) -> Problem:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
+from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
@@ -19,11 +20,21 @@ from limen.limiter.decorate import KeyFunction, key_function, name_of
 from limen.limiter.line import Lines, Patience, as_refusal, counts_denied
 from limen.limiter.settings import Observer, open_store_async, valid_instances, validate
 from limen.limiter.slot import AsyncSlot
-from limen.model import Check, Concurrency, Decision, Limit, OnError, Receipt, receipt_ids
+from limen.model import (
+    Check,
+    Concurrency,
+    Decision,
+    Limit,
+    OnError,
+    Reading,
+    Receipt,
+    receipt_ids,
+)
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster
 
+_ALLOWED = itemgetter(0)
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -73,23 +84,40 @@ class AsyncLimiter:
         return await self._ask(self._limits.checks(limits, key, cost))
 
     async def decide(
-        self,
-        *checks: Check,
-        charge: bool = True,
-        trusted: bool = False,
-        within: float | None = None,
+        self, *checks: Check, charge: bool = True, within: float | None = None
     ) -> Decision:
         """Decide several checks together, each with its own key and cost: all or nothing.
 
-        Without `charge` it says what it would decide, and charges nothing, as `peek` does. With
-        `trusted` the checks are not looked at: rules made them, and they are valid. `within` is for
-        this call the deadline in seconds.
+        Without `charge` it says what it would decide, and charges nothing, as `peek` does. `within`
+        is for this call the deadline in seconds.
         """
-        found = checks if trusted else plan.validated(checks, slots=not charge)
+        found = plan.validated(checks, slots=not charge)
+        return await self.ask(found, charge=charge, within=within)
+
+    async def ask(
+        self, checks: tuple[Check, ...], *, charge: bool = True, within: float | None = None
+    ) -> Decision:
+        """Decide checks that rules made, as `decide` does: they are valid, and not looked at.
+
+        Whoever asks the same again does well to bring the same tuple along.
+        """
         if charge:
-            return await self._ask(found, within=within)
+            return await self._ask(checks, within=within)
         # Whoever only looks at slots holds none, and needs no name of its own.
-        return await self._ask(found, "nobody", charge=False, within=within)
+        return await self._ask(checks, "nobody", charge=False, within=within)
+
+    async def admit(
+        self, checks: tuple[Check, ...], within: float | None = None
+    ) -> tuple[Reading, ...] | Decision:
+        """Decide checks that rules made, and that are all enforced, as `decide` does.
+
+        For who answers very many: when the store lets all of them pass, and nobody observes, this
+        is what it said of each, and no decision is made of it.
+        """
+        answer = await self._backend.run_all(checks, True, "", within)
+        if isinstance(answer, Fault) or self._observers or not all(map(_ALLOWED, answer)):
+            return self._decision(checks, answer, "", charge=True)
+        return answer
 
     async def _ask(
         self,
@@ -100,6 +128,16 @@ class AsyncLimiter:
         within: float | None = None,
     ) -> Decision:
         answer = await self._backend.run_all(checks, charge, holder, within)
+        return self._decision(checks, answer, holder, charge=charge)
+
+    def _decision(
+        self,
+        checks: tuple[Check, ...],
+        answer: tuple[Reading, ...] | Fault,
+        holder: str,
+        *,
+        charge: bool,
+    ) -> Decision:
         if isinstance(answer, Fault):
             readings, sources = self._guard.decide(answer, checks, charge, holder)
             decision = plan.combine(checks, readings, next(self._ids), sources)

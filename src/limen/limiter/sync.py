@@ -124,24 +124,26 @@ class Limiter:
             plan.notify(self._observers, decision)
         return decision
 
-    def decide(
-        self,
-        *checks: Check,
-        charge: bool = True,
-        trusted: bool = False,
-        within: float | None = None,
-    ) -> Decision:
+    def decide(self, *checks: Check, charge: bool = True, within: float | None = None) -> Decision:
         """Decide several checks together, each with its own key and cost: all or nothing.
 
-        Without `charge` it says what it would decide, and charges nothing, as `peek` does. With
-        `trusted` the checks are not looked at: rules made them, and they are valid. `within` is for
-        this call the deadline in seconds.
+        Without `charge` it says what it would decide, and charges nothing, as `peek` does. `within`
+        is for this call the deadline in seconds.
         """
-        found = checks if trusted else plan.validated(checks, slots=not charge)
+        found = plan.validated(checks, slots=not charge)
+        return self.ask(found, charge=charge, within=within)
+
+    def ask(
+        self, checks: tuple[Check, ...], *, charge: bool = True, within: float | None = None
+    ) -> Decision:
+        """Decide checks that rules made, as `decide` does: they are valid, and not looked at.
+
+        Whoever asks the same again does well to bring the same tuple along.
+        """
         if charge:
-            return self._ask(found, within=within)
+            return self._ask(checks, within=within)
         # Whoever only looks at slots holds none, and needs no name of its own.
-        return self._ask(found, "nobody", charge=False, within=within)
+        return self._ask(checks, "nobody", charge=False, within=within)
 
     def _ask(
         self,

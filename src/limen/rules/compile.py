@@ -10,10 +10,10 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from decimal import Decimal
 
-from limen.errors import InvalidInput, InvalidLimit
+from limen.errors import InvalidInput, InvalidLimit, did_you_mean
 from limen.model import Concurrency, Limit, grammar
 from limen.rules import slices, spec
-from limen.rules.findings import Findings, did_you_mean
+from limen.rules.findings import Findings
 from limen.rules.limits import limit_of
 from limen.rules.match import ADDRESS, Condition, read_address
 from limen.rules.rule import (

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from limen.errors import InvalidRules, Problem, shown
+from limen.errors import InvalidRules, Problem, did_you_mean, shown
 from limen.rules.text import Path
 
 Lines = Callable[[Path], int | None]
@@ -112,18 +111,6 @@ def path_text(path: Path) -> str:
             word = step if step.isprintable() and len(step) <= _LONGEST_STEP else shown(step)
             text += f".{word}" if text else word
     return text
-
-
-def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'limits'?)`, or nothing when nothing is near.
-
-    Upper and lower case, and `-` and `_`, are the same here.
-    """
-    if not isinstance(word, str):
-        return ""
-    names = {name.lower().replace("-", "_"): name for name in known}
-    close = get_close_matches(word.lower().replace("-", "_"), names, 1)
-    return f" (did you mean '{names[close[0]]}'?)" if close else ""
 
 
 def got(value: object) -> str:

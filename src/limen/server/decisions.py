@@ -44,7 +44,7 @@ _logger = logging.getLogger("limen.server")
 class Asking(NamedTuple):
     """One question, understood: what to ask the limiter, and what the rules have to do with it."""
 
-    checks: list[Check]
+    checks: tuple[Check, ...]
     charge: bool
     asked: Asked | None
     """None when the caller brought limits along."""
@@ -196,20 +196,21 @@ class Decisions:
                 raise Rejected(422, "attributes are missing, or your own key and limits")
             asked = self._engine.ask(question.attributes, question.cost)
             faces = None if asked.found.refused else self._gallery.faces(asked)
-            return Asking(asked.checks, not question.peek, asked, faces)
+            return Asking(tuple(asked.checks), not question.peek, asked, faces)
         if question.attributes is not None:
             raise Rejected(422, "give attributes for the rules, or your own key and limits")
         if question.limits is None or question.key is None:
             raise Rejected(422, "your own limits need both key and limits")
         checks = _own_checks(question.key, question.limits, question.cost)
-        return Asking(checks, not question.peek, None, None)
+        return Asking(tuple(checks), not question.peek, None, None)
 
     async def _decide(self, asking: Asking) -> Verdict | Decision:
         checks, charge, asked, _ = asking
         decision = None
-        if checks:
-            trusted = asked is not None
-            decision = await self._limiter.decide(*checks, charge=charge, trusted=trusted)
+        if asked is None:
+            decision = await self._limiter.decide(*checks, charge=charge)
+        elif checks:
+            decision = await self._limiter.ask(checks, charge=charge)
         said = decision if asked is None else asked.verdict(decision)
         assert said is not None  # whoever brings limits has checks
         if charge:

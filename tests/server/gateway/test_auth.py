@@ -392,15 +392,105 @@ def test_a_rule_that_ends_is_not_remembered_beyond(
         assert ask(service, "/sale").status == 200
 
 
-@pytest.mark.parametrize("styles", [["x-ratelimit"], ["draft-11", "x-ratelimit-delta"], []])
-def test_headers_are_of_the_styles_asked_for(tmp_path: Path, styles: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("styles", "names"),
+    [
+        (["x-ratelimit"], {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"}),
+        (
+            ["draft-11", "x-ratelimit-delta"],
+            {
+                "ratelimit-policy",
+                "ratelimit",
+                "x-ratelimit-limit",
+                "x-ratelimit-remaining",
+                "x-ratelimit-reset",
+            },
+        ),
+        (
+            ["draft-07", "draft-03"],
+            {
+                "ratelimit-policy",
+                "ratelimit",
+                "ratelimit-limit",
+                "ratelimit-remaining",
+                "ratelimit-reset",
+            },
+        ),
+        ([], set()),
+    ],
+)
+def test_headers_are_of_the_styles_asked_for(
+    tmp_path: Path, styles: list[str], names: set[str]
+) -> None:
     with asking(tmp_path, RULES, {**FLAGS, "http.headers": styles}) as [service]:
         answers = [ask(service, "/search", "styled") for _ in range(3)]
+        checked = service.post("/v1/check", {"attributes": {"path": "/search", "user": "styled"}})
     assert [answer.status for answer in answers] == [200, 200, 429]
-    for answer in answers:
-        assert ("x-ratelimit-limit" in answer.headers) == bool(styles)
-        assert ("ratelimit-policy" in answer.headers) == ("draft-11" in styles)
-        assert ("retry-after" in answer.headers) == (answer.status == 429)
+    for answer in (*answers, checked):
+        assert {name for name in answer.headers if "ratelimit" in name} == names
+        assert ("retry-after" in answer.headers) == (answer in (answers[-1], checked))
+    if "draft-07" in styles:
+        said = r"limit=2, remaining=0, reset=3[56]\d\d"
+        assert re.fullmatch(said, answers[-1].headers["ratelimit"])
+        assert answers[-1].headers["ratelimit-policy"] == "2;w=3600, 100;w=86400"
+        assert answers[-1].headers["ratelimit-limit"] == "2, 2;w=3600, 100;w=86400"
+        assert answers[-1].headers["ratelimit-reset"] == answers[-1].headers["retry-after"]
+
+
+# The form of a refusal
+
+BROWSER = [(b"accept", b"text/html,application/xhtml+xml,*/*;q=0.8")]
+
+
+def test_a_refusal_has_the_form_that_the_client_asks_for(service: Asker) -> None:
+    ask(service, "/plan", "forms", headers=BROWSER)
+    page = ask(service, "/plan", "forms", headers=BROWSER)
+    assert (page.status, page.headers["limen-status"]) == (429, "429")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert (page.headers["content-language"], page.headers["vary"]) == ("en", "Accept")
+    assert page.headers["ratelimit"].startswith('"plans#1";r=0;t=')
+    assert b"<p>1 request an hour is allowed for this user; come back in " in page.body
+    assert f"urn:limen:{page.headers['x-request-id']}" in page.body.decode()
+    text = ask(service, "/plan", "forms", headers=[(b"accept", b"text/plain")])
+    assert text.headers["content-type"] == "text/plain; charset=utf-8"
+    assert text.body.startswith(b"1 request an hour is allowed for this user; come back in ")
+    for wish in (b"*/*", b"application/json", b"image/png", b"\xff", b""):
+        answer = ask(service, "/plan", "forms", headers=[(b"accept", wish)])
+        assert (answer.status, answer.headers["vary"]) == (429, "Accept")
+        assert answer.detail
+
+
+def test_the_form_is_chosen_where_the_path_follows_too(service: Asker) -> None:
+    answer = service.ask("GET", "/v1/auth/blocked", headers=BROWSER)
+    assert (answer.status, answer.headers["content-type"]) == (403, "text/html; charset=utf-8")
+    assert b"<p>Requests like this are blocked.</p>" in answer.body
+    # A header may be sent in several lines.
+    lines = [(b"accept", b"image/png"), (b"accept", b"text/plain")]
+    answer = service.ask("GET", "/v1/auth/blocked", headers=lines)
+    assert answer.body == b"Requests like this are blocked.\n"
+
+
+def test_a_choice_of_form_tells_nothing_more(service: Asker) -> None:
+    hostile = raw(x_user="<script>secret-name</script>", x_forwarded_host="secret-host")
+    hostile += [(b"x-request-id", b"<script>alert(1)</script>")]
+    ask(service, "/plan", headers=hostile)
+    for wish in (b"text/html", b"text/plain", b"*/*"):
+        answer = ask(service, "/plan?secret=1", headers=[*hostile, (b"accept", wish)])
+        assert answer.status == 429
+        assert b"secret" not in answer.body
+        assert wish != b"text/html" or b"<script" not in answer.body
+
+
+def test_only_refusals_have_a_form(service: Asker) -> None:
+    """Who is let through has no body; mistakes of a gateway are for who runs it."""
+    answer = ask(service, "/free", "forms", headers=BROWSER)
+    assert (answer.status, answer.body) == (200, b"")
+    assert not {"vary", "content-type"} & {*answer.headers}
+    assert ask(service, "/search", "forms", headers=BROWSER, query=b"cost=-1").detail
+    asked = {"attributes": {"path": "/blocked"}}
+    answer = service.post("/v1/check", asked, headers=BROWSER)
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    assert answer.json["allowed"] is False
 
 
 # Without the store

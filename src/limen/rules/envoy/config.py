@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from limen.errors import InvalidInput, InvalidRules, Problem, shown
+from limen.errors import InvalidInput, InvalidRules, Problem, did_you_mean, shown
 from limen.rules.envoy.descriptor import EMPTY
-from limen.rules.findings import did_you_mean, got, path_text, unknown_field
+from limen.rules.findings import got, path_text, unknown_field
 from limen.rules.match import Glob
 from limen.rules.text import Path, Text, read
 

@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from limen.errors import LimenError
+from limen.errors import LimenError, did_you_mean
 from limen.rules.fields import Moment
-from limen.rules.findings import did_you_mean
 from limen.rules.match import ADDRESS, canonical
 
 Document = dict[str, Any]

@@ -12,8 +12,7 @@ import msgspec
 from fastapi import Query, Request
 from msgspec import structs
 
-from limen.errors import InvalidInput, LimenError, StoreError, shown
-from limen.rules.findings import did_you_mean
+from limen.errors import InvalidInput, LimenError, StoreError, did_you_mean, shown
 from limen.rules.sync import Switch, SwitchFile
 from limen.rules.sync.switch import encode, turned_off, turned_on
 from limen.server.admin.answers import (

@@ -16,8 +16,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from limen.errors import shown
-from limen.rules.findings import did_you_mean
+from limen.errors import did_you_mean, shown
 from limen.server.access import Access, Caller, unknown
 from limen.server.admin.body import decoded
 from limen.server.exchange import Rejected

@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 from fastapi import Request, Response
 
-from limen.errors import InvalidInput
+from limen.errors import InvalidInput, did_you_mean
 from limen.rules import RuleSet
 from limen.rules.explain import Account, attributes, explain
-from limen.rules.findings import did_you_mean
 from limen.server import answers
 from limen.server.admin import edits
 from limen.server.admin.answers import Condition, Explained, RuleAccount, WasReset

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from limen.engine import Verdict
 from limen.http import COUNTED, HeaderStyle, answer_of_verdict, refusal
-from limen.model import Concurrency, Decision
+from limen.model import Concurrency, Decision, Reading
 from limen.server import answers
 from limen.server.envoy.fields import sized, varint
 from limen.server.envoy.question import Described, Question
@@ -50,6 +50,28 @@ def response(
         refused = refusal(answer_of_verdict(verdict), styles, now=now, status=_REFUSED)
         _add(found, [(name.lower().encode(), value.encode()) for name, value in refused.headers])
         found += (_BODY, sized(refused.body))
+    return b"".join(found)
+
+
+def passed(question: Question, readings: Sequence[Reading]) -> bytes:
+    """Return the response to a plain question whose request passes, in the usual style.
+
+    The same as `response`, from what the store said: most requests are like this.
+    """
+    faces = question.faces
+    assert faces is not None  # who passes is not refused
+    found = [_OK]
+    standings: list[str] = []
+    for reading, limit, policy in zip(readings, question.limits, faces.policies, strict=True):
+        _, remaining, retry_us, reset_us, _, _ = reading
+        seconds = varint(-(-reset_us // 1_000_000))
+        tail = _UNTIL_RESET[len(seconds)] + seconds
+        status = b"".join((_OK, limit, _REMAINING, varint(remaining), tail))
+        found += (_STATUS, varint(len(status)), status)
+        assert policy is not None  # all are enforced
+        standings.append(policy.standing(True, remaining, retry_us / 1e6, reset_us / 1e6))
+    standing = ", ".join(standings).encode()
+    _add(found, [(b"ratelimit-policy", faces.policy), (b"ratelimit", standing)])
     return b"".join(found)
 
 

@@ -6,6 +6,7 @@ Everything that can be wrong with a request is found here, before anybody is cha
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from msgspec import structs
 
 from limen.engine import Asked, AsyncEngine, Together, together
 from limen.errors import InvalidInput
+from limen.http import MAX_POLICIES
 from limen.model import MAX_COST
 from limen.rules import RuleSet, parse
 from limen.rules.envoy import attributes_of
@@ -49,6 +51,8 @@ class Question(NamedTuple):
     """What is said of all limits whatever is decided; None when the rules alone refuse."""
     limits: tuple[bytes, ...]
     """The same for Envoy: of each limit, the field of a status that names it."""
+    is_plain: bool
+    """Whether each descriptor comes under one limit that is its own and could refuse it."""
 
 
 def decoded(raw: bytes) -> Any:
@@ -87,7 +91,15 @@ def understood(request: Any, engine: AsyncEngine) -> Question:
     found = whole.whole.found
     faces = None if found.refused else faces_of(found.applied)
     limits = [current_limit(of, limit) for of in found.applied for limit in limits_of(of)]
-    return Question(whole, tuple(described), faces, tuple(limits))
+    return Question(
+        whole, tuple(described), faces, tuple(limits), _is_plain(whole, described, faces)
+    )
+
+
+def _is_plain(whole: Together, described: Sequence[Described], faces: Faces | None) -> bool:
+    if faces is None or not 0 < faces.told <= MAX_POLICIES or whole.order is not None:
+        return False
+    return faces.told == len(whole.checks) and all(len(each.parts) == 1 for each in described)
 
 
 def _asked(domain: str, descriptor: Any, hits: int, engine: AsyncEngine) -> Asked:

@@ -9,6 +9,7 @@ from google.protobuf import json_format
 from limen.engine import AsyncEngine, Verdict
 from limen.http import HeaderStyle
 from limen.limiter import AsyncLimiter
+from limen.model import Decision
 from limen.server.counts import Counts
 from limen.server.envoy import answer, schema
 from limen.server.envoy.question import Question, decoded, understood
@@ -35,6 +36,7 @@ class RateLimits:
         self._counts = counts
         self._within = within
         self._styles = styles
+        self._is_usual = styles == ("draft-11",)
         self._memo: Memo[Question] = Memo(_MOST_KNOWN)
 
     async def should_limit(self, raw: bytes, within: float | None = None) -> bytes:
@@ -44,7 +46,18 @@ class RateLimits:
         and has charged nobody then.
         """
         question = self._recalled(raw)
-        verdict = await self._decide(question, within)
+        if within is None or within > self._within:
+            within = self._within
+        if not question.is_plain or not self._is_usual:
+            verdict = await self._decide(question, within)
+            return answer.response(question, verdict, self._styles, time.time())
+        together = question.together
+        said = await self._limiter.admit(together.checks, within)
+        if not isinstance(said, Decision):
+            self._counts.allowed += 1
+            return answer.passed(question, said)
+        verdict = together.verdict(said)
+        self._counts.add(verdict)
         return answer.response(question, verdict, self._styles, time.time())
 
     async def should_limit_json(self, body: bytes) -> Reply:
@@ -56,7 +69,7 @@ class RateLimits:
             reason = str(error).partition("\n")[0][:200]
             raise Rejected(400, f"the body is no RateLimitRequest in JSON: {reason}") from None
         question = self._recalled(raw)
-        verdict = await self._decide(question, None)
+        verdict = await self._decide(question, self._within)
         answered = answer.response(question, verdict, self._styles, time.time())
         message = schema.RateLimitResponse.FromString(answered)
         message.ClearField("raw_body")
@@ -79,13 +92,11 @@ class RateLimits:
                 self._memo.keep(raw, question)
         return question
 
-    async def _decide(self, question: Question, within: float | None) -> Verdict:
+    async def _decide(self, question: Question, within: float) -> Verdict:
         together = question.together
         decision = None
         if together.checks:
-            if within is None or within > self._within:
-                within = self._within
-            decision = await self._limiter.decide(*together.checks, trusted=True, within=within)
+            decision = await self._limiter.ask(together.checks, within=within)
         verdict = together.verdict(decision)
         self._counts.add(verdict)
         return verdict

@@ -1,6 +1,7 @@
 """`/v1/auth`: a gateway forwards the head of a request, and is told whether to let it through.
 
 The status says it: 200, or that of a refusal, with the headers and the body that a client may see.
+The body has the form that the client asks for, since a gateway hands it on.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from limen.backends.sampled import SampledLog
 from limen.engine import Asked, Verdict
 from limen.http import answer_of_verdict, refusal, status_of
-from limen.model import MAX_COST
+from limen.model import MAX_COST, Check
 from limen.server import answers
 from limen.server.access import admit
 from limen.server.exchange import NO_STORE, Headers, Receive, Rejected, Reply, Scope, read_body
@@ -46,6 +47,7 @@ class Options(NamedTuple):
 
 class _Known(NamedTuple):
     asked: Asked
+    checks: tuple[Check, ...]
     faces: Faces | None
     """What is said of the limits whatever is decided; None when the rules alone refuse."""
 
@@ -76,10 +78,10 @@ class Auth:
         self._admit(question)
         known = self._recalled(question, peer, options.cost)
         await read_body(scope, receive, self._service.settings.http.max_body)
-        verdict = await self._decide(known.asked)
+        verdict = await self._decide(known)
         self._service.counts.add(verdict)
         if not verdict.allowed:
-            return self._refused(verdict, options, id_)
+            return self._refused(verdict, options, id_, _accept(scope))
         headers: Headers = [(b"limen-status", b"200"), NO_STORE]
         faces = known.faces
         if faces is not None and faces.policy:
@@ -124,22 +126,22 @@ class Auth:
             )
             raise Rejected(400, "you may not forward requests: see gateway.trusted_proxies")
         asked = engine.ask(self._reader.attributes(question.request), cost)
-        known = _Known(asked, None if asked.found.refused else self._gallery.faces(asked))
+        faces = None if asked.found.refused else self._gallery.faces(asked)
+        known = _Known(asked, tuple(asked.checks), faces)
         # Not if other rules came in between, nor where the time of day has a say.
         is_lasting = asked.rules is rules and rules.is_timeless
         letters = sum([len(value) for value in question.request[2:] if value])
-        if is_lasting and letters <= _LONGEST_KNOWN and len(asked.checks) <= _MOST_CHECKS_KNOWN:
+        if is_lasting and letters <= _LONGEST_KNOWN and len(known.checks) <= _MOST_CHECKS_KNOWN:
             self._memo.keep(key, known)
         return known
 
-    async def _decide(self, asked: Asked) -> Verdict:
-        checks = asked.checks
-        if not checks:
-            return asked.verdict(None)
-        limiter = self._service.limiter
-        return asked.verdict(await limiter.decide(*checks, trusted=True, within=self._within))
+    async def _decide(self, known: _Known) -> Verdict:
+        if not known.checks:
+            return known.asked.verdict(None)
+        decision = await self._service.limiter.ask(known.checks, within=self._within)
+        return known.asked.verdict(decision)
 
-    def _refused(self, verdict: Verdict, options: Options, id_: str) -> Reply:
+    def _refused(self, verdict: Verdict, options: Options, id_: str, accept: str) -> Reply:
         answer = answer_of_verdict(verdict)
         true = status_of(answer)
         told = refusal(
@@ -148,10 +150,17 @@ class Auth:
             now=time.time(),
             instance=f"urn:limen:{id_}",
             status=options.deny_status or (options.away_status if true >= 500 else None),
+            accept=accept,
         )
         headers: Headers = [(b"limen-status", b"%d" % true)]
         headers += [(name.lower().encode(), value.encode()) for name, value in told.headers]
         return Reply(told.body, headers, told.status)
+
+
+def _accept(scope: Scope) -> str:
+    """Return what the client likes to read, where the gateway passes it on."""
+    lines = [value for name, value in scope["headers"] if name == b"accept"]
+    return b",".join(lines).decode("latin-1")
 
 
 def options_of(query: bytes, clients: bytes) -> Options:

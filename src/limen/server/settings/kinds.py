@@ -13,12 +13,11 @@ from typing import Any
 from msgspec import Struct
 
 from limen.connect import parse as parse_store
-from limen.errors import ConfigurationError, shown
+from limen.errors import ConfigurationError, did_you_mean, shown
 from limen.http import AddressSettings, ClientAddresses, HeaderStyle, valid_styles
 from limen.keys import MAX_NAMESPACE
 from limen.limiter import settings as limiter_settings
 from limen.masking import masked
-from limen.rules.findings import did_you_mean
 from limen.rules.stores import address as rules_address
 from limen.server.settings.bind import Bind, parse_bind
 from limen.server.settings.forwarded import parse_forwarded

@@ -71,7 +71,8 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
 
     headers: Annotated[tuple[HeaderStyle, ...], kinds.STYLES] = ("draft-11",)
     """The styles of headers that tell a client where it stands, `["draft-11", "x-ratelimit"]`:
-    `draft-11`, `x-ratelimit`, `x-ratelimit-delta`. In a variable, with commas."""
+    `draft-11`, `draft-07`, `draft-03`, `x-ratelimit`, `x-ratelimit-delta`. Empty: `Retry-After`
+    alone. In a variable, with commas."""
     max_body: Annotated[int, kinds.whole(1_024, 2**30)] = 1_048_576
     """The most bytes in the body of a request: `1048576`."""
     max_batch: Annotated[int, kinds.whole(1, 100_000)] = 1_000
