@@ -62,6 +62,14 @@ def test_a_refusal_is_a_problem_in_json(gateway: Gateway, client: str) -> None:
     assert refused.headers["cache-control"] == "no-store"
 
 
+def test_a_browser_is_shown_a_page(gateway: Gateway, client: str) -> None:
+    refused = gateway.ask("/internal/metrics", ("Accept", "text/html,*/*;q=0.8"), of=client)
+    assert refused.status == gateway.kind.blocked
+    is_page = refused.headers["content-type"].startswith("text/html")
+    assert is_page == (gateway.kind.bodies and not gateway.kind.is_grpc)
+    assert (b"<!doctype html>" in refused.body.lower()) == is_page
+
+
 def test_who_is_blocked_is_not_told_to_come_back(gateway: Gateway, client: str) -> None:
     refused = gateway.ask("/internal/metrics?all=1", of=client)
     assert refused.status == gateway.kind.blocked
