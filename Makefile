@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
+# Two processes, as most tests wait. A file stays in one, and tests/conftest.py says which go first.
+TWO := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE = 1
 
 .DEFAULT_GOAL := help
@@ -19,11 +21,11 @@ test: $(VENV)/test ## All that must hold: style, types, layers, every test, the 
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/pytest
+	$(BIN)/pytest $(TWO)
 
 quick: $(VENV)/test ## The minute in between: style, and every test with a tenth of the examples
 	$(BIN)/ruff check .
-	$(BIN)/pytest -q --hypothesis-profile=quick
+	$(BIN)/pytest $(TWO) -q --hypothesis-profile=quick
 
 fuzz: $(VENV)/test ## The property tests again, ten times as hard
 	LIMEN_FUZZ=1 $(BIN)/pytest tests/algorithms tests/rules/test_*.py tests/rules/envoy tests/server/test_fuzz.py tests/server/admin/test_fuzzed.py --hypothesis-profile=fuzz --timeout=1800

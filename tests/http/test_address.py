@@ -289,9 +289,9 @@ def test_long_texts_are_not_remembered() -> None:
 
 
 def timed(addresses: ClientAddresses, lines: list[str]) -> float:
-    start = time.perf_counter()
+    start = time.thread_time()  # the work, not the wait for a core
     addresses.of(PROXY, lines)
-    return time.perf_counter() - start
+    return time.thread_time() - start
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,7 @@ def test_a_path_is_not_made_slow_by_its_length() -> None:
 
 
 def timed(routes: Routes, paths: list[str]) -> float:
-    start = time.perf_counter()
+    start = time.thread_time()  # the work, not the wait for a core
     for path in paths:
         routes.template_of(path)
-    return time.perf_counter() - start
+    return time.thread_time() - start

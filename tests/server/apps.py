@@ -73,6 +73,12 @@ class App:
         await asyncio.sleep(float(rest))
         await _answer(send, b"slept")
 
+    async def do_until(self, _: object, rest: str, receive: Receive, send: Send) -> None:
+        """Answer when there is a file."""
+        while not Path("/", rest).exists():  # noqa: ASYNC110, ASYNC240  # another process makes it
+            await asyncio.sleep(0.02)
+        await _answer(send, b"slept")
+
     async def do_late(self, _: object, rest: str, receive: Receive, send: Send) -> None:
         """Read the body only when told to."""
         self.seen.append("waits")

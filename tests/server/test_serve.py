@@ -116,16 +116,17 @@ def test_nobody_is_answered_before_the_app_has_started() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_finishes_what_is_under_way(number: signal.Signals) -> None:
+def test_a_stop_finishes_what_is_under_way(number: signal.Signals, tmp_path: Path) -> None:
     with process() as served, served.start().raw() as works, served.raw() as idle:
         idle.get()
-        works.send(request("/sleep/1.5"))
+        works.send(request(f"/until{tmp_path}/go"))
         time.sleep(0.2)
         served.signal(number)
         until(lambda: not accepts(served.port))
         last = idle.get()
         assert (last.status, last.closes) == (200, True)
         assert idle.ends()
+        (tmp_path / "go").touch()
         response = works.response()
         assert (response.body, response.closes) == (b"slept", True)
         assert works.ends()

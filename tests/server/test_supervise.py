@@ -87,15 +87,16 @@ def test_a_rolling_restart_under_load_fails_no_request() -> None:
     assert served.complained == []
 
 
-def test_requests_under_way_outlive_their_worker() -> None:
+def test_requests_under_way_outlive_their_worker(tmp_path: Path) -> None:
     with two_workers() as served:
         with served.raw() as raw:
             worker = int(raw.get().body)
-            raw.send(request("/sleep/2"))
+            raw.send(request(f"/until{tmp_path}/go"))
             time.sleep(0.2)
             served.signal(signal.SIGHUP)
             served.start(4)
             until(lambda: said_by_others(served, worker))
+            (tmp_path / "go").touch()
             response = raw.response()
             assert (response.body, response.closes) == (b"slept", True)
         until(lambda: not is_worker(worker))

@@ -164,10 +164,11 @@ def test_a_follower_who_was_held_up_leads_nobody_back(
     with follower:
         wait_until(lambda: held.is_held)
         publish(lite, redis_url, rule_set(2, 5))
-        wait_until(lambda: slow == ["2"] and other.status.version == "2")
+        wait_until(lambda: slow[-1:] == ["2"] and other.status.version == "2")
         held.go_on.set()
         time.sleep(0.5)
-        assert slow == ["2"]
+        # Before 2 it may have had 1, if the other one was so late that it filled the cache again.
+        assert slow[slow.index("2") :] == ["2"]
         assert there(redis_url) == b"2"
     assert "1" not in watched.versions[watched.versions.index("2") :]
 

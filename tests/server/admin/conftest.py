@@ -16,8 +16,8 @@ def service(tmp_path: Path) -> Iterator[Driven]:
         yield started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
-    """One for all tests that change nothing."""
+    """One for all tests that change nothing; its thread is gone when other tests count threads."""
     with driven(settings_of(tmp_path_factory.mktemp("calm")), RULES) as started:
         yield started
