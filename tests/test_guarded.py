@@ -422,12 +422,12 @@ class TestChanges:
     def test_a_slot_of_a_dead_store_can_be_held_by_with(
         self, open_limiter: Open, dead: str
     ) -> None:
-        limit = Concurrency(1, lease=0.06)
+        limit = Concurrency(1, lease=0.2)
         limiter = open_limiter(dead)
         with limiter.slot("k", limit) as slot:
             assert slot.decision.source == "local"
             for _ in range(5):
-                limiter.sleep(0.02)
+                limiter.sleep(0.06)
                 assert not limiter.slot("k", limit).acquire().allowed
         assert limiter.slot("k", limit).acquire().allowed
 

@@ -289,10 +289,10 @@ class TestSlots:
         assert limiter.slot("k", self.limit).acquire().remaining == 0  # none was taken above
 
     def test_is_renewed_while_it_is_held(self) -> None:
-        limit = Concurrency(1, lease=0.09)
+        limit = Concurrency(1, lease=0.2)
         with Limiter() as limiter:
             with limiter.slot("k", limit):
-                end = time.monotonic() + 0.3
+                end = time.monotonic() + 0.5
                 while time.monotonic() < end:
                     assert not limiter.slot("k", limit).acquire().allowed
                     time.sleep(0.01)
@@ -300,10 +300,10 @@ class TestSlots:
 
     def test_async_is_renewed_while_it_is_held(self) -> None:
         async def run() -> None:
-            limit = Concurrency(1, lease=0.09)
+            limit = Concurrency(1, lease=0.2)
             async with AsyncLimiter() as limiter:
                 async with limiter.slot("k", limit) as held:
-                    for _ in range(15):
+                    for _ in range(25):
                         assert not (await limiter.slot("k", limit).acquire()).allowed
                         await asyncio.sleep(0.02)
                     assert await held.renew()
