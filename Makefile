@@ -28,7 +28,7 @@ quick: $(VENV)/test ## The minute in between: style, and every test with a tenth
 	$(BIN)/pytest $(TWO) -q --hypothesis-profile=quick
 
 fuzz: $(VENV)/test ## The property tests again, ten times as hard
-	LIMEN_FUZZ=1 $(BIN)/pytest tests/algorithms tests/rules/test_*.py tests/rules/envoy tests/server/test_fuzz.py tests/server/admin/test_fuzzed.py --hypothesis-profile=fuzz --timeout=1800
+	LIMEN_FUZZ=1 $(BIN)/pytest tests/algorithms tests/rules/test_*.py tests/rules/envoy tests/server/test_fuzz.py tests/server/admin/test_fuzzed.py tests/server/grpc/test_fuzz_handler.py tests/server/grpc/test_cut.py tests/server/grpc/test_headers.py tests/server/envoy/test_answer.py --hypothesis-profile=fuzz --timeout=1800
 
 faults: $(VENV)/test ## The faults again, at full length: servers killed, frozen, cut off, poisoned
 	LIMEN_FAULTS=1 $(BIN)/pytest tests/shared tests/rules/sync tests/rules/stores tests/test_deploy.py --timeout=600

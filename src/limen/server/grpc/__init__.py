@@ -1,8 +1,9 @@
 """gRPC over HTTP/2, as far as a service of small messages needs it, on the loop of a worker.
 
-`frames` and `calls` are pure: bytes to meaning and back. `connection` speaks with one client, and
-`connections` looks after all of them. `health` and `reflection` are the services that every gRPC
-server has. Knows nothing of limits.
+`frames`, `calls` and `bounds` are pure: bytes to meaning and back, and how much of them. A
+`connection` hears one client, has its calls in `streams`, and answers by `sending`; `connections`
+looks after all of them. `health` and `reflection` are the services that every gRPC server has.
+Knows nothing of limits on requests.
 """
 
 from limen.server.grpc.calls import Call, Code, Failed, Method, Methods, Streamed, Unary

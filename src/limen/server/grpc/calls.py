@@ -22,6 +22,8 @@ from limen.server.grpc.frames import Broken, Error
 PREFIX = Struct(">BL")
 """Of a message: whether it is compressed, and its length."""
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
+_GRPC_TYPE = re.compile(rb"application/grpc(\+|;|$)")
+"""Not that of gRPC for browsers, which is something else."""
 _UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _MOST_REMEMBERED, _LONGEST_REMEMBERED = 256, 1_024
 # Literals that go into no table, so that the bytes are the same every time.
@@ -30,12 +32,10 @@ _GRPC = b"\x0f\x10\x10application/grpc"
 
 
 class Code(IntEnum):
-    """How a call ended."""
+    """How a call ended. There is none for a mistake of our own: that is UNAVAILABLE."""
 
     OK = 0
-    UNKNOWN = 2
     INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
     PERMISSION_DENIED = 7
     RESOURCE_EXHAUSTED = 8
@@ -120,7 +120,7 @@ def _call(headers: Mapping[bytes, bytes], methods: Methods) -> Call:
     refusal = b""
     if headers.get(b":method") != b"POST":
         refusal = status(405)
-    elif not headers.get(b"content-type", b"").startswith(b"application/grpc"):
+    elif not _GRPC_TYPE.match(headers.get(b"content-type", b"")):
         refusal = status(415)
     elif method is None:
         refusal = failure(Code.UNIMPLEMENTED, "there is no such method; reflection lists them")

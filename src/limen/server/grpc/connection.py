@@ -1,8 +1,7 @@
-"""One client over HTTP/2: frames in, calls answered, frames out.
+"""One client over HTTP/2: bytes in, frames out of them, and how long the client has for what.
 
-Every bound that a client could lean on is here: how many calls run at once, how long a message and
-its headers are, how much lies here unread, how many frames come that ask for nothing. What is
-answered within one turn of the loop goes out in one packet.
+Raises no error that a client could cause: who does not keep to the protocol is told so (GOAWAY),
+and is cut off.
 """
 
 from __future__ import annotations
@@ -13,19 +12,16 @@ import socket
 from math import inf
 from typing import TYPE_CHECKING
 
-from limen.server.grpc import calls, frames
-from limen.server.grpc.calls import Call, Code, Failed, Headers, Streamed, Unary
+from limen.server.grpc import frames
+from limen.server.grpc.bounds import MAX_HEADERS, MOST_CALLS
+from limen.server.grpc.calls import Headers
 from limen.server.grpc.frames import Broken, Error, Setting
-from limen.server.grpc.stream import Stream
+from limen.server.grpc.sending import Sending
+from limen.server.grpc.streams import Streams
 
 if TYPE_CHECKING:
     from limen.server.grpc.connections import GrpcConnections
 
-_MOST_CALLS = 1_000
-_MAX_HEADERS = 16_384
-_SMALL = 256
-_MOST_IDLE_FRAMES = 10_000
-"""How many frames a client may send that ask for nothing, beyond ten for every call."""
 _HTTP_1 = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
     b"This port speaks gRPC; HTTP is spoken on another one.\n"
@@ -36,67 +32,47 @@ _logger = logging.getLogger("limen.server")
 class Connection(asyncio.Protocol):
     """Speaks with one client."""
 
+    _transport: asyncio.Transport
+    _sending: Sending
+    _streams: Streams
+
     def __init__(self, shared: GrpcConnections) -> None:
         self._shared = shared
         self._loop = shared.loop
-        self._longest = shared.limits.max_message + calls.PREFIX.size
-        self._most_held = max(4 * 2**20, 2 * self._longest)
-        """How many bytes of messages may lie here that are not whole yet."""
-        self._headers = Headers(shared.methods, _MAX_HEADERS)
-        self._transport: asyncio.Transport | None = None
+        self._headers = Headers(shared.methods, MAX_HEADERS)
         self._rest = b""
-        self._has_begun = False
-        self._streams: dict[int, Stream] = {}
-        self._running = 0
-        """Calls that are being answered, also for clients who do not wait any more."""
-        self._last = 0
+        self._has_begun = self._is_over = False
         self._block: tuple[int, int, bytes] | None = None
         """Headers that are not whole yet: their stream, its flags, and what is there."""
-        self._window = frames.WINDOW
-        """What may be sent on this connection; each stream has its own beside it."""
-        self._first_window = frames.WINDOW
-        self._frame_size = frames.FRAME_SIZE
-        self._held = self._owed = 0
-        """Bytes of messages that are not whole yet, and bytes that may be sent again."""
-        self._idle_frames = 0
-        self._out: list[bytes] = []
-        self._is_leaving = self._is_last_said = False
+        self._is_leaving = False
         self._leave_at = inf
         self._deadline = inf
-        self._unsent_since = inf
+        """When the client must have sent the rest of what it has begun to say."""
 
     # What the loop calls.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a stream
-        """Begin, and say what is taken here."""
+        """Begin."""
         self._transport = transport
+        self._sending = Sending(self._loop, transport)
+        self._streams = Streams(self._shared, self._sending, self._close)
         # Who has gone without a word is noticed, if late.
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         now = self._loop.time()
         self._deadline = now + self._shared.limits.read_timeout
         self._leave_at = now + self._shared.age()
         self._shared.add(self)
-        self._write(
-            frames.settings(
-                {
-                    Setting.MAX_CONCURRENT_STREAMS: _MOST_CALLS,
-                    Setting.INITIAL_WINDOW_SIZE: self._longest,
-                    Setting.MAX_HEADER_LIST_SIZE: _MAX_HEADERS,
-                }
-            )
-            + frames.window_update(0, self._most_held - frames.WINDOW)
-        )
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the client. What is decided for it is decided all the same."""
+        """Forget the client."""
+        self._is_over = True
         self._shared.discard(self)
-        self._transport = None
-        for stream in self._streams.values():
-            stream.cancel()
         self._streams.clear()
 
     def data_received(self, data: bytes) -> None:
         """Take what came, frame by frame."""
+        if self._is_over:
+            return
         if self._rest:
             data, self._rest = self._rest + data, b""
         try:
@@ -116,63 +92,55 @@ class Connection(asyncio.Protocol):
                     break
                 self._take(kind, flags, stream & frames.LAST_STREAM, data[first:at])
             self._rest = data[at:]
-            self._deadline = (
-                self._loop.time() + self._shared.limits.read_timeout
-                if self._rest or self._block
-                else inf
-            )
+            self._heed_time(has_moved=at > 0)
         except Broken as error:
             self._break(error)
 
     def pause_writing(self) -> None:
         """Hear no more from a client that does not take what was sent to it."""
-        if self._transport is not None:
+        self._sending.is_paused = True
+        if not self._is_over:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """Hear again."""
-        if self._transport is not None:
+        self._sending.is_paused = False
+        if not self._is_over:
             self._transport.resume_reading()
+            self._streams.go_on()
 
     # What the owner of all connections calls.
 
     def leave(self) -> None:
         """Let the client go elsewhere: calls that come all the same are answered for a while."""
-        if not self._is_leaving and self._transport is not None:
+        if not self._is_leaving:
             self._is_leaving = True
             self._leave_at = self._loop.time() + self._shared.limits.grace
-            self._write(frames.goaway(frames.LAST_STREAM, Error.NO_ERROR))
+            if self._has_begun:
+                self._say_leave()
 
     def abort(self) -> None:
         """End now."""
-        if self._transport is not None:
-            self._transport.abort()
+        self._is_over = True
+        self._transport.abort()
 
     def look(self, now: float) -> None:
         """Look whether the client keeps its time."""
-        if self._transport is None:
+        if self._sending.is_stuck(now, self._shared.limits.write_timeout):
+            self.abort()
+        if self._is_over:
             return
-        if self._is_stuck(now) or now >= self._deadline:
-            self._transport.abort()
-        elif now >= self._leave_at:
+        if now >= self._deadline:
+            self._break(Broken(Error.ENHANCE_YOUR_CALM, "the rest did not come in time"))
+            return
+        self._streams.expire(now)
+        if now >= self._leave_at:
             if not self._is_leaving:
                 self.leave()
-            elif not self._is_last_said:
-                self._is_last_said = True
-                self._write(frames.goaway(self._last, Error.NO_ERROR))
-                self._end_watching()
-                self._close_if_done()
-        for number, stream in list(self._streams.items()):
-            if now >= stream.deadline:
-                self._drop(number, stream)
-                self._write(frames.reset(number, Error.CANCEL))
-
-    def _end_watching(self) -> None:
-        """End the calls that would go on as long as the client likes."""
-        for number, stream in list(self._streams.items()):
-            if stream.messages is not None:
-                self._drop(number, stream)
-                self._write(frames.reset(number, Error.REFUSED_STREAM))
+            elif not self._streams.is_last:
+                if self._has_begun:
+                    self._sending.write(frames.goaway(self._streams.last, Error.NO_ERROR))
+                self._streams.take_no_more()
 
     # Frames in.
 
@@ -180,335 +148,117 @@ class Connection(asyncio.Protocol):
         """Return whether the client has said how it speaks; raise `Broken` if it does otherwise."""
         size = len(frames.PREFACE)
         if data[:size] != frames.PREFACE[: len(data)]:
-            if self._transport is not None and data[:1].isalpha():
+            if data[:1].isalpha():
                 self._transport.write(_HTTP_1)
             raise Broken(Error.PROTOCOL_ERROR, "this is not HTTP/2")
         if len(data) < size:
             self._rest = data
             return False
         self._has_begun = True
+        # Not before: whoever speaks HTTP/1 would not know what to make of it.
+        self._say_hello()
         return True
+
+    def _say_hello(self) -> None:
+        taken = {
+            Setting.MAX_CONCURRENT_STREAMS: MOST_CALLS,
+            Setting.INITIAL_WINDOW_SIZE: self._streams.longest,
+            Setting.MAX_HEADER_LIST_SIZE: MAX_HEADERS,
+        }
+        more = self._streams.room.most - frames.WINDOW
+        self._sending.write(frames.settings(taken) + frames.window_update(0, more))
+        if self._is_leaving:
+            self._say_leave()
+
+    def _say_leave(self) -> None:
+        # No number yet: a call may be on its way.
+        self._sending.write(frames.goaway(frames.LAST_STREAM, Error.NO_ERROR))
+
+    def _heed_time(self, *, has_moved: bool) -> None:
+        """Set the time for what has begun; to send a little of it every now and then is no help."""
+        if not self._rest and self._block is None:
+            self._deadline = inf
+        elif self._deadline == inf or (has_moved and self._block is None):
+            self._deadline = self._loop.time() + self._shared.limits.read_timeout
 
     def _take(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         if self._block is not None and kind != frames.CONTINUATION:
             raise Broken(Error.PROTOCOL_ERROR, "headers are not continued")
         if kind == frames.DATA:
-            self._take_data(number, flags, payload)
+            self._streams.take(number, flags, payload)
         elif kind == frames.HEADERS:
             block = frames.content(payload, flags) if flags & ~0x5 else payload
             if flags & frames.END_HEADERS:
-                self._take_headers(number, flags, block)
+                self._streams.begin(number, flags, self._headers.read(block))
             else:
                 self._block = (number, flags, block)
         elif kind == frames.CONTINUATION:
             self._take_continuation(number, flags, payload)
         elif kind == frames.WINDOW_UPDATE:
-            self._take_window(number, frames.number(payload) & frames.MAX_WINDOW)
+            self._streams.widen(number, frames.number(payload) & frames.MAX_WINDOW)
         else:
-            self._idle()
+            self._streams.calm.idle()
             self._take_rest(kind, flags, number, payload)
-
-    def _take_rest(self, kind: int, flags: int, number: int, payload: bytes) -> None:
-        if kind == frames.SETTINGS:
-            if not flags & frames.ACK:
-                self._take_settings(frames.read_settings(payload))
-                self._write(frames.frame(frames.SETTINGS, frames.ACK, 0))
-        elif kind == frames.PING:
-            if len(payload) != 8 or number:
-                raise Broken(Error.FRAME_SIZE_ERROR, "a ping of a wrong length, or of a stream")
-            if not flags & frames.ACK:
-                self._write(frames.frame(frames.PING, frames.ACK, 0, payload))
-        elif kind == frames.RST_STREAM:
-            if not 0 < number <= self._last:
-                raise Broken(Error.PROTOCOL_ERROR, "the end of a stream that never began")
-            stream = self._streams.get(number)
-            if stream is not None:
-                self._drop(number, stream)
-                self._close_if_done()
-        elif kind == frames.PUSH_PROMISE:
-            raise Broken(Error.PROTOCOL_ERROR, "clients promise nothing")
-
-    def _take_settings(self, values: list[tuple[int, int]]) -> None:
-        for name, value in values:
-            if name == Setting.INITIAL_WINDOW_SIZE:
-                if value > frames.MAX_WINDOW:
-                    raise Broken(Error.FLOW_CONTROL_ERROR, "a window is too large")
-                more, self._first_window = value - self._first_window, value
-                for stream in self._streams.values():
-                    stream.window += more
-                self._send_waiting()
-            elif name == Setting.MAX_FRAME_SIZE:
-                if not frames.FRAME_SIZE <= value < 2**24:
-                    raise Broken(Error.PROTOCOL_ERROR, "there is no such size of frames")
-                self._frame_size = value
-
-    def _take_window(self, number: int, more: int) -> None:
-        self._idle()
-        stream = self._streams.get(number)
-        if not number:
-            self._window += more
-        elif stream is not None:
-            stream.window += more
-        if not more or max(self._window, stream.window if stream else 0) > frames.MAX_WINDOW:
-            raise Broken(Error.FLOW_CONTROL_ERROR, "a window of no size, or too large")
-        self._send_waiting()
 
     def _take_continuation(self, number: int, flags: int, payload: bytes) -> None:
         if self._block is None or self._block[0] != number:
             raise Broken(Error.PROTOCOL_ERROR, "nothing is to be continued")
-        self._idle()
+        self._streams.calm.idle()
         _, first_flags, block = self._block
         block += payload
-        if len(block) > _MAX_HEADERS:
+        if len(block) > MAX_HEADERS:
             raise Broken(Error.ENHANCE_YOUR_CALM, "the headers are too long")
         if flags & frames.END_HEADERS:
             self._block = None
-            self._take_headers(number, first_flags, block)
+            self._streams.begin(number, first_flags, self._headers.read(block))
         else:
             self._block = (number, first_flags, block)
 
-    def _take_headers(self, number: int, flags: int, block: bytes) -> None:
-        call = self._headers.read(block)
-        stream = self._streams.get(number)
-        if stream is not None:
-            # Trailers: there is nothing in them but the end.
-            if not flags & frames.END_STREAM or stream.is_whole:
-                raise Broken(Error.PROTOCOL_ERROR, "headers in the middle of a call")
-            self._end(number, stream)
-            return
-        if number <= self._last:
-            # Of a call that was refused or reset meanwhile; or a mistake of the client.
-            self._idle()
-            return
-        if not number % 2:
-            raise Broken(Error.PROTOCOL_ERROR, "streams of clients have odd numbers")
-        if self._is_last_said:
-            return
-        self._last = number
-        if self._running + len(self._streams) >= 2 * _MOST_CALLS or (
-            len(self._streams) >= _MOST_CALLS
-        ):
-            self._idle()
-            self._write(frames.reset(number, Error.REFUSED_STREAM))
-            return
-        if self._idle_frames > 0:
-            self._idle_frames -= 10
-        if call.refusal:
-            self._refuse(number, call.refusal, is_ended=bool(flags & frames.END_STREAM))
-            return
-        deadline = self._loop.time() + self._shared.limits.read_timeout
-        stream = self._streams[number] = Stream(call, deadline, self._first_window)
-        if isinstance(call.method, Streamed):
-            self._running += 1
-            stream.task = self._loop.create_task(self._stream(number, stream, call.method))
-        if flags & frames.END_STREAM:
-            self._end(number, stream)
-
-    def _take_data(self, number: int, flags: int, payload: bytes) -> None:
-        size = len(payload)
-        if self._held + self._owed + size > self._most_held:
-            raise Broken(Error.FLOW_CONTROL_ERROR, "more data than was asked for")
-        stream = self._streams.get(number)
-        if stream is None or stream.is_whole:
-            if number > self._last or not number:
-                raise Broken(Error.PROTOCOL_ERROR, "data of a stream that never began")
-            # It was refused, and the client does not know yet.
-            self._idle()
-            self._release(size)
-            return
-        self._held += size
-        stream.received += size
-        if stream.received > self._longest:
-            detail = f"a message is longer than {self._shared.limits.max_message:,} bytes"
-            self._drop(number, stream)
-            self._refuse(number, calls.failure(Code.RESOURCE_EXHAUSTED, detail), is_ended=False)
-            return
-        stream.take(frames.content(payload, flags) if flags & frames.PADDED else payload)
-        if stream.messages is not None:
-            used = stream.hand_over(self._shared.limits.max_message)
-            if used:
-                self._release_held(used)
-                self._write(frames.window_update(number, used))
-        if flags & frames.END_STREAM:
-            self._end(number, stream)
-        elif size < _SMALL:
-            self._idle()
-
-    def _end(self, number: int, stream: Stream) -> None:
-        """Take note that a client has sent all; begin to answer it."""
-        stream.deadline = inf
-        stream.is_whole = True
-        method = stream.call.method
-        if stream.messages is not None:
-            stream.messages.put_nowait(None)
-            return
-        message = stream.message()
-        self._release_held(stream.received)
-        if message is None:
-            del self._streams[number]
-            detail = "expected one message, uncompressed, and nothing behind it"
-            self._refuse(number, calls.failure(Code.INVALID_ARGUMENT, detail), is_ended=True)
-            return
-        assert isinstance(method, Unary)
-        self._running += 1
-        self._loop.create_task(self._answer(number, stream.call, method, message))
-
-    def _idle(self) -> None:
-        """Count a frame that asks for nothing."""
-        self._idle_frames += 1
-        if self._idle_frames > _MOST_IDLE_FRAMES:
-            raise Broken(Error.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
-
-    def _release_held(self, size: int) -> None:
-        self._held -= size
-        self._release(size)
-
-    def _release(self, size: int) -> None:
-        """Let the client send as much again as is held no more, if it is worth a frame."""
-        self._owed += size
-        if self._owed > self._most_held // 4:
-            self._write(frames.window_update(0, self._owed))
-            self._owed = 0
-
-    # Answers out.
-
-    async def _answer(self, number: int, call: Call, method: Unary, message: bytes) -> None:
-        try:
-            reply = await method.answer(message, call)
-        except Exception as error:
-            headers = _failure(error)
-            self._running -= 1
-            if self._streams.pop(number, None) is not None:
-                self._write(frames.frame(frames.HEADERS, _LAST, number, headers))
-                self._close_if_done()
-            return
-        self._running -= 1
-        stream = self._streams.get(number)
-        if stream is None:
-            return  # the client has given up
-        size = calls.PREFIX.size + len(reply)
-        if size <= self._window and size <= stream.window and size <= self._frame_size:
-            self._window -= size
-            del self._streams[number]
-            self._write(_answered(number, reply))
-            if self._is_last_said:
-                self._close_if_done()
+    def _take_rest(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        if kind == frames.RST_STREAM:
+            frames.number(payload)
+            self._streams.reset(number)
+        elif kind == frames.SETTINGS:
+            frames.expect(number == 0, "settings of a stream")
+            if not flags & frames.ACK:
+                self._take_settings(frames.read_settings(payload))
+            elif payload:
+                raise Broken(Error.FRAME_SIZE_ERROR, "thanks for settings, and more")
+        elif kind == frames.PING:
+            frames.expect(number == 0, "a ping of a stream")
+            if len(payload) != frames.PING_SIZE:
+                raise Broken(Error.FRAME_SIZE_ERROR, "a ping of a wrong length")
+            if not flags & frames.ACK:
+                self._sending.write(frames.frame(frames.PING, frames.ACK, 0, payload))
         else:
-            stream.waiting += calls.PREFIX.pack(0, len(reply)) + reply
-            stream.end = calls.END
-            self._send(number, stream)
+            frames.expect(kind != frames.PUSH_PROMISE, "clients promise nothing")
 
-    async def _stream(self, number: int, stream: Stream, method: Streamed) -> None:
-        end = calls.END
-        try:
-            async for reply in method.answer(stream.incoming(), stream.call):
-                stream.waiting += calls.PREFIX.pack(0, len(reply)) + reply
-                self._send(number, stream)
-        except asyncio.CancelledError:
-            return
-        except Exception as error:
-            end = _failure(error)[len(calls.BEGIN) :]
-        finally:
-            self._running -= 1
-        stream.end = end
-        self._send(number, stream)
+    def _take_settings(self, values: list[tuple[int, int]]) -> None:
+        if any(n == Setting.HEADER_TABLE_SIZE and size < frames.TABLE_SIZE for n, size in values):
+            self._sending.drop_table()
+        # Of the others the last word counts: to go by each would be much work for few bytes.
+        said = dict(values)
+        size = said.get(Setting.MAX_FRAME_SIZE, self._sending.frame_size)
+        frames.expect(frames.FRAME_SIZE <= size < 2**24, "there is no such size of frames")
+        self._sending.frame_size = size
+        # The client keeps to its word when it has heard this, and not before.
+        self._sending.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        window = said.get(Setting.INITIAL_WINDOW_SIZE)
+        if window is not None:
+            self._streams.resize(window)
 
-    def _send(self, number: int, stream: Stream) -> None:
-        """Send what may be sent of what waits."""
-        if number not in self._streams:
-            return
-        if not stream.has_begun:
-            stream.has_begun = True
-            self._write(frames.frame(frames.HEADERS, frames.END_HEADERS, number, calls.BEGIN))
-        while stream.waiting and min(self._window, stream.window) > 0:
-            size = min(len(stream.waiting), self._window, stream.window, self._frame_size)
-            part, stream.waiting = stream.waiting[:size], stream.waiting[size:]
-            self._window -= size
-            stream.window -= size
-            self._write(frames.frame(frames.DATA, 0, number, part))
-        if stream.end is not None and not stream.waiting:
-            del self._streams[number]
-            self._write(frames.frame(frames.HEADERS, _LAST, number, stream.end))
-            if not stream.is_whole:
-                self._write(frames.reset(number, Error.NO_ERROR))
-            self._close_if_done()
-
-    def _send_waiting(self) -> None:
-        for number, stream in list(self._streams.items()):
-            if stream.waiting:
-                self._send(number, stream)
-
-    def _refuse(self, number: int, headers: bytes, *, is_ended: bool) -> None:
-        self._write(frames.frame(frames.HEADERS, _LAST, number, headers))
-        if not is_ended:
-            # What the client still has to send, nobody will read.
-            self._write(frames.reset(number, Error.NO_ERROR))
-
-    def _drop(self, number: int, stream: Stream) -> None:
-        """Forget a call."""
-        del self._streams[number]
-        stream.cancel()
-        if not stream.is_whole:
-            self._release_held(stream.received)
-
-    def _write(self, data: bytes) -> None:
-        """Send with all else that is sent in this turn of the loop."""
-        if not self._out:
-            self._loop.call_soon(self._flush)
-        self._out.append(data)
-
-    def _flush(self) -> None:
-        out, self._out = self._out, []
-        if self._transport is not None and out:
-            self._transport.write(b"".join(out))
+    # The end.
 
     def _break(self, error: Broken) -> None:
         """End with a client that does not keep to the protocol."""
         _logger.debug("a gRPC client is cut off: %s", error)
-        if self._transport is not None:
-            self._write(frames.goaway(self._last, error.error, str(error)))
-            self._flush()
-            self._transport.close()
+        if self._has_begun:
+            self._sending.write(frames.goaway(self._streams.last, error.error, str(error)))
+        self._close()
 
-    def _close_if_done(self) -> None:
-        if self._is_last_said and not self._streams and self._transport is not None:
-            self._flush()
-            self._transport.close()
-
-    def _is_stuck(self, now: float) -> bool:
-        """Say whether the client has left lie for too long what was sent to it."""
-        assert self._transport is not None
-        if not self._transport.get_write_buffer_size():
-            self._unsent_since = inf
-            return False
-        self._unsent_since = min(self._unsent_since, now)
-        return now >= self._unsent_since + self._shared.limits.write_timeout
-
-
-_LAST = frames.END_HEADERS | frames.END_STREAM
-_BEGIN_SIZE, _END_SIZE = len(calls.BEGIN), len(calls.END)
-
-
-def _answered(number: int, reply: bytes) -> bytes:
-    """Return all frames of a call that was answered by one message."""
-    size = calls.PREFIX.size + len(reply)
-    pack = frames.HEADER.pack
-    return b"".join(
-        (
-            pack(0, _BEGIN_SIZE, frames.HEADERS, frames.END_HEADERS, number),
-            calls.BEGIN,
-            pack(size >> 8, size & 0xFF, frames.DATA, 0, number),
-            calls.PREFIX.pack(0, len(reply)),
-            reply,
-            pack(0, _END_SIZE, frames.HEADERS, _LAST, number),
-            calls.END,
-        )
-    )
-
-
-def _failure(error: Exception) -> bytes:
-    if isinstance(error, Failed):
-        return calls.failure(error.code, str(error))
-    _logger.error("a mistake in the service, while it answered gRPC", exc_info=error)
-    # Whoever asks decides as when there is nobody to ask.
-    return calls.failure(Code.UNAVAILABLE, "the service made a mistake, and has logged it")
+    def _close(self) -> None:
+        """End when all is sent that was said."""
+        self._is_over = True
+        self._sending.flush()
+        self._transport.close()
+        self._streams.clear()

@@ -19,6 +19,9 @@ WINDOW = 65_535
 """What either side may send before it is told that it may send more."""
 FRAME_SIZE = 16_384
 """The largest frame that either side takes, unless it says otherwise."""
+PING_SIZE = 8
+TABLE_SIZE = 4_096
+"""How many bytes of headers either side remembers, unless it says otherwise."""
 
 _SETTING = Struct(">HL")
 _TWO = Struct(">LL")
@@ -30,9 +33,7 @@ class Error(IntEnum):
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
-    INTERNAL_ERROR = 2
     FLOW_CONTROL_ERROR = 3
-    STREAM_CLOSED = 5
     FRAME_SIZE_ERROR = 6
     REFUSED_STREAM = 7
     CANCEL = 8
@@ -41,10 +42,9 @@ class Error(IntEnum):
 
 
 class Setting(IntEnum):
-    """What the two sides tell each other at the start."""
+    """What the two sides tell each other at the start, as far as it matters here."""
 
     HEADER_TABLE_SIZE = 1
-    ENABLE_PUSH = 2
     MAX_CONCURRENT_STREAMS = 3
     INITIAL_WINDOW_SIZE = 4
     MAX_FRAME_SIZE = 5
@@ -57,6 +57,12 @@ class Broken(Exception):
     def __init__(self, error: Error, why: str) -> None:
         super().__init__(why)
         self.error = error
+
+
+def expect(holds: bool, otherwise: str) -> None:
+    """Raise `Broken` unless something holds."""
+    if not holds:
+        raise Broken(Error.PROTOCOL_ERROR, otherwise)
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:

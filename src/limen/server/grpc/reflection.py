@@ -71,8 +71,7 @@ class Reflection:
             if request.file_by_filename:
                 self._add_files(pool.FindFileByName(request.file_by_filename), response)
             elif request.file_containing_symbol:
-                found = pool.FindFileContainingSymbol(request.file_containing_symbol)
-                self._add_files(found, response)
+                self._add_files(self._file_of(request.file_containing_symbol), response)
             elif request.all_extension_numbers_of_type:
                 kind = pool.FindMessageTypeByName(request.all_extension_numbers_of_type)
                 response.all_extension_numbers_response.base_type_name = kind.full_name
@@ -84,6 +83,14 @@ class Reflection:
         except KeyError:
             response.error_response.error_code = Code.NOT_FOUND
             response.error_response.error_message = "there is no such thing here"
+
+    def _file_of(self, symbol: str) -> Any:
+        pool = self._schema.pool
+        try:
+            return pool.FindFileContainingSymbol(symbol)
+        except KeyError:
+            # A method is a symbol too, which a pool finds only when it is told so.
+            return pool.FindMethodByName(symbol).containing_service.file
 
     def _add_files(self, file: Any, response: Any) -> None:
         """Add a file, and before it all that it needs."""
