@@ -6,7 +6,6 @@ contenders take turns, block by block, and in each round a ratio is taken betwee
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import shutil
@@ -27,11 +26,10 @@ from bench import server
 from bench.harness import BenchError, rotated
 from bench.report import table
 from bench.service import Block, cpu_s, process, until_ready
-from limen.engine import AsyncEngine
-from limen.limiter import AsyncLimiter
 from limen.rules import parse
 from limen.server.envoy import schema
 from limen.server.envoy.question import decoded, understood
+from limen.server.faces import Gallery
 from limen.server.grpc.calls import PREFIX
 
 DESCRIPTORS = (1, 10)
@@ -108,6 +106,9 @@ def gateway_tables(
     beside = median(
         theirs.cpu_us / ours.cpu_us for ours, theirs in zip(one, by_call[_CONSTANT], strict=True)
     )
+    fresh = median(
+        (b.cpu_us + fresh_us[10]) / (a.cpu_us + fresh_us[1]) for a, b in zip(one, ten, strict=True)
+    )
     verdict = "within it" if cost <= MOST else "MISSED"
     rows = [
         ["1 descriptor", *_figures(one)],
@@ -125,7 +126,7 @@ def gateway_tables(
         f"{verdict}); the rate of all processes together is {rate:.2f} times lower. grpcio takes "
         f"**{beside:.1f}x** the CPU to answer a constant. h2load asks the same every time; to "
         f"understand what was not asked before takes {fresh_us[1]:.0f} µs more, and "
-        f"{fresh_us[10]:.0f} µs for ten descriptors.\n\n"
+        f"{fresh_us[10]:.0f} µs for ten descriptors: {fresh:.2f}x of one.\n\n"
         f"{table(['`/v1/auth`, by HTTP', *head[1:]], doors)}\n\n"
         "CPU is limen's, without nginx's own; in the last row it is nginx's."
     )
@@ -174,18 +175,18 @@ def document() -> dict[str, Any]:
 def _fresh_us() -> dict[int, float]:
     """Return what it takes to understand a question that was not asked before."""
 
-    async def measured(count: int) -> float:
+    def measured(count: int) -> float:
         raw = question(count)
-        engine = AsyncEngine(parse(document()), AsyncLimiter())
+        rules, gallery = parse(document()), Gallery()
         best = float("inf")
         for _ in range(5):
             started = time.perf_counter()
             for _ in range(200):
-                understood(decoded(raw), engine)
+                understood(decoded(raw), rules, gallery)
             best = min(best, (time.perf_counter() - started) / 200)
         return 1e6 * best
 
-    return {count: asyncio.run(measured(count)) for count in DESCRIPTORS}
+    return {count: measured(count) for count in DESCRIPTORS}
 
 
 def _caller(folder: Path, url: str, pid: int, count: int) -> Contender:

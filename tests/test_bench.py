@@ -28,10 +28,10 @@ from bench.harness import _TRIES, BenchError, Contestant, Target, measure, ratio
 from bench.libraries import LIMEN, LIMITS, PEERS, PYRATE, THROTTLED, Instance, Quota, build, limen
 from bench.redis_libraries import HIT, HIT_AND_STATS, ONE, THREE, TOKENS
 
-from limen import AsyncLimiter, Limit, model
-from limen.engine import AsyncEngine
+from limen import Limit, model
 from limen.rules import parse
 from limen.server.envoy.question import decoded, understood
+from limen.server.faces import Gallery
 from limen.testing import ManualClock
 
 ALGORITHMS = [algorithm for group in memory.GROUPS for name, algorithm in group if name == LIMEN]
@@ -494,8 +494,8 @@ def test_gateways_are_judged_by_what_ten_descriptors_cost(ten_us: float, verdict
 
 @pytest.mark.parametrize("count", gateways.DESCRIPTORS)
 def test_every_descriptor_of_the_bench_comes_under_one_rule(count: int) -> None:
-    engine = AsyncEngine(parse(gateways.document()), AsyncLimiter())
-    found = understood(decoded(gateways.question(count)), engine)
+    rules = parse(gateways.document())
+    found = understood(decoded(gateways.question(count)), rules, Gallery())
     assert [len(each.parts) for each in found.descriptors] == [1] * count
 
 

@@ -8,11 +8,12 @@ import pytest
 
 from limen import Limiter
 from limen.engine.asked import Asked, ask
-from limen.engine.together import MAX_CHECKS, together
+from limen.engine.together import together
 from limen.engine.verdict import Verdict
 from limen.errors import InvalidInput
 from limen.model import MAX_COST
 from limen.rules import parse_text
+from limen.rules.ruleset import MAX_CHECKS
 
 RULES = parse_text(
     """

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from limen.rules import load
+from limen.server.settings import HttpSettings
 from tests.gateways import gateways
 from tests.gateways.gateways import KINDS, SHIPPED
 
 CONFIGURED = sorted({name for kind in KINDS for name in kind.files})
 RULES = ["rules.yaml", "envoyproxy-ratelimit/own.yaml"]
 FOR_RATELIMIT = ["envoyproxy-ratelimit/envoy.yaml", "envoyproxy-ratelimit/config/edge_proxy.yaml"]
+IDLE_S = {
+    "Caddyfile": r"reverse_proxy 127.0.0.1:8080 \{.*\ttransport http \{[^}]*\tkeepalive (\d+)s\n",
+    "envoy-ext-authz.yaml": r"- name: limen\n.*\{idle_timeout: (\d+)s\}",
+    "nginx.conf": r"upstream limen \{[^}]* keepalive_timeout (\d+)s;",
+    "traefik-dynamic.yaml": r"serversTransports:\n    limen:\n.* idleConnTimeout: (\d+)s\n",
+}
+"""Where each file that asks by HTTP says how long it keeps a connection that is idle."""
 GUIDE = (SHIPPED.parents[1] / "docs" / "gateways.md").read_text()
 
 
@@ -33,6 +43,26 @@ def test_every_rule_says_why_it_is_there(name: str) -> None:
 def test_a_gateway_waits_for_50_ms(kind: gateways.Kind) -> None:
     text = "".join((SHIPPED / name).read_text() for name in kind.files)
     assert gateways.with_patience(text).count("500ms") + text.count("0.05s") >= 2
+
+
+def said_in(name: str) -> str:
+    """Return a file without the lines that are comments."""
+    lines = (SHIPPED / name).read_text().splitlines(keepends=True)
+    return "".join(line for line in lines if not line.lstrip().startswith("#"))
+
+
+def test_who_asks_by_http_is_known() -> None:
+    asking = {
+        name for name in [*CONFIGURED, *FOR_RATELIMIT] if re.search(r"\b8080\b", said_in(name))
+    }
+    assert asking == IDLE_S.keys()
+
+
+@pytest.mark.parametrize("name", IDLE_S)
+def test_a_gateway_lets_go_of_an_idle_connection_before_limen_does(name: str) -> None:
+    found = re.search(IDLE_S[name], said_in(name), re.DOTALL)
+    assert found
+    assert 0 < float(found[1]) < HttpSettings().keep_alive
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

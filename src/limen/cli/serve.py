@@ -93,6 +93,10 @@ def _tell(settings: Settings, started: Started) -> None:
             "  note         tokens travel unencrypted; add --tls-certificate and --tls-key, or put "
             "a proxy with TLS in front"
         )
+    if not settings.is_loopback and settings.checks_are_open:
+        draw.line(
+            "  note         whoever can connect may use up quotas; --checks token asks who it is"
+        )
     sys.stdout.flush()
 
 

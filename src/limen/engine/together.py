@@ -13,10 +13,7 @@ from limen.engine.asked import Asked
 from limen.engine.verdict import Verdict
 from limen.errors import InvalidInput
 from limen.model import MAX_COST, Check, Decision
-from limen.rules.ruleset import Resolution
-
-MAX_CHECKS = 100
-"""As many limits as one call of the store takes."""
+from limen.rules.ruleset import MAX_CHECKS, Resolution
 
 
 class Together(Struct, frozen=True, gc=False):

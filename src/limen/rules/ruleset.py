@@ -12,7 +12,8 @@ from limen.model import Check
 from limen.rules.index import Facts, Index
 from limen.rules.rule import Allowance, Applied, Exemption, Refusal, Rule, Span, key_of
 
-_MAX_CHECKS = 100
+MAX_CHECKS = 100
+"""As many limits as one call of the store takes."""
 _NOTHING = Allowance(())
 _NOBODY: frozenset[str] = frozenset()
 
@@ -122,11 +123,11 @@ class Resolution:
         """Keep to what one call of the store takes; raise what has to be raised."""
         if self._trouble is not None and not self.refused:
             raise self._trouble
-        if len(self.checks) <= _MAX_CHECKS:
+        if len(self.checks) <= MAX_CHECKS:
             return
         # Shadows give way first, then rules for which there is no room behind the others.
         order = sorted(range(len(self.applied)), key=lambda n: (not self.applied[n].enforce, n))
-        kept, room = set(), _MAX_CHECKS
+        kept, room = set(), MAX_CHECKS
         for number in order:
             if self.applied[number].checks <= room:
                 room -= self.applied[number].checks

@@ -26,6 +26,7 @@ from limen.server.service import Service
 from limen.server.settings import Bind, Settings
 from limen.server.supervise import Parent, supervise
 
+_LEAST_MESSAGE = 1_048_576
 _PARENTS_PATIENCE_S = 10.0
 _logger = logging.getLogger("limen.server")
 # A decision makes some hundred objects that die with it, and hardly any cycles.
@@ -114,7 +115,8 @@ def _tls(settings: Settings, protocol: str) -> Tls | None:
 def _grpc(service: Service) -> GrpcConnections:
     settings = service.settings
     limits = GrpcLimits(
-        max_message=settings.http.max_body,
+        # Not less, whatever HTTP takes: no client must make a question of Envoy's too long.
+        max_message=max(settings.http.max_body, _LEAST_MESSAGE),
         read_timeout=settings.http.read_timeout,
         max_age=settings.grpc.max_connection_age,
     )

@@ -92,7 +92,7 @@ class Service:
             self.engine,
             self.limiter,
             self.counts,
-            within=min(settings.gateway.deadline, settings.store.deadline),
+            within=settings.gateway_deadline,
             styles=settings.http.headers,
         )
         store_url = settings.store.url.reveal()

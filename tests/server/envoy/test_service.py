@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -78,7 +79,8 @@ def test_connections_are_bounded_as_the_settings_say(make: Make) -> None:
         return connections.limits
 
     found = asker.run(limits())
-    assert (found.max_age, found.max_message, found.read_timeout) == (7.0, 2_048, 3.0)
+    # No client may make a question too long by its headers, whatever HTTP takes.
+    assert (found.max_age, found.max_message, found.read_timeout) == (7.0, 2**20, 3.0)
 
 
 def test_a_token_that_may_not_ask_is_denied(make: Make) -> None:
@@ -264,3 +266,22 @@ def test_each_rule_says_what_holds_when_the_store_is_away(
     finally:
         if how == "frozen":
             valkey.process.send_signal(signal.SIGCONT)
+
+
+def test_a_question_that_is_not_answered_is_told_of_in_the_log(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    asker = make(auth__checks="token")
+    method = methods_of(asker.service)[SHOULD_RATE_LIMIT]
+    assert isinstance(method, Unary)
+
+    async def answer(authorization: str | None) -> None:
+        with pytest.raises(Failed):
+            await method.answer(b"", Call(method, None, authorization, b""))
+
+    with caplog.at_level(logging.WARNING, "limen"):
+        for authorization in (None, "Bearer nobody-knows-this-one") * 3:
+            asker.run(answer(authorization))
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith("a question of Envoy's is not answered, by UNAUTHENTICATED: a token is")
+    assert "nobody-knows" not in caplog.text

@@ -38,6 +38,7 @@ def raw(**headers: str | bytes) -> Headers:
     ]
 
 
+ADDRESS = raw(x_forwarded_for=CLIENT)
 BASIC = raw(x_forwarded_method="GET", x_forwarded_uri="/a", x_forwarded_for=CLIENT)
 
 
@@ -48,7 +49,8 @@ def read(headers: Headers, peer: str | None = GATEWAY, by: Reader = READER) -> d
 def read_prefixed(
     path: bytes, headers: Sequence[tuple[bytes, bytes]] = (), method: str = "GET"
 ) -> dict[str, str]:
-    return READER.attributes(READER.prefixed(GATEWAY, headers, method, path).request)
+    given = [*ADDRESS, *headers]
+    return READER.attributes(READER.prefixed(GATEWAY, given, method, path).request)
 
 
 def payload(**claims: Any) -> bytes:
@@ -176,16 +178,18 @@ def test_what_is_no_method_is_refused(method: str | bytes) -> None:
 def test_a_path_has_one_spelling(sent: bytes, path: str) -> None:
     for name in ("x_forwarded_uri", "x_original_uri", "x_original_url"):
         for query in (b"", b"?", b"?a=/other&b=%2F?"):
-            assert read(raw(x_forwarded_method="GET", **{name: sent + query}))["path"] == path
+            headers = ADDRESS + raw(x_forwarded_method="GET", **{name: sent + query})
+            assert read(headers)["path"] == path
     assert read_prefixed(sent)["path"] == path
     url = b"https://shop.example" + sent
-    assert read(raw(x_original_method="GET", x_original_url=url))["path"] == path
+    assert read(ADDRESS + raw(x_original_method="GET", x_original_url=url))["path"] == path
 
 
 def test_what_is_no_path_stays_as_it_is() -> None:
-    assert read(raw(x_forwarded_method="OPTIONS", x_forwarded_uri="*"))["path"] == "*"
-    assert read(raw(x_forwarded_method="GET", x_original_url="https://a.b"))["path"] == "/"
-    assert read(raw(x_forwarded_method="GET", x_forwarded_uri="http://a.b/c"))["path"] == "/c"
+    headers = ADDRESS + raw(x_forwarded_method="OPTIONS")
+    assert read(headers + raw(x_forwarded_uri="*"))["path"] == "*"
+    assert read(headers + raw(x_original_url="https://a.b"))["path"] == "/"
+    assert read(headers + raw(x_forwarded_uri="http://a.b/c"))["path"] == "/c"
 
 
 # Who says otherwise
@@ -260,7 +264,6 @@ def test_headers_say_nothing_of_a_path_that_is_the_clients_own() -> None:
         (["unknown"], GATEWAY),
         (["10.1.1.1, 10.2.2.2"], "10.1.1.1"),
         (["", ""], GATEWAY),
-        ([], GATEWAY),
         ([f"127.0.0.1, {CLIENT}:4711"], CLIENT),
         (["2001:db8:1:2:3::4"], "2001:db8:1:2::"),
         (["\xff"], GATEWAY),
@@ -270,6 +273,13 @@ def test_an_address_is_read_from_the_right(lines: list[str], ip: str) -> None:
     headers = raw(x_forwarded_method="GET", x_forwarded_uri="/a")
     headers += [(b"x-forwarded-for", line.encode("latin-1")) for line in lines]
     assert read(headers)["ip"] == ip
+
+
+def test_all_clients_are_not_counted_as_one_for_want_of_an_address() -> None:
+    assert refused(BASIC[:2]) == "x-forwarded-for is missing: who is the client?"
+    assert refused([*BASIC[:2], (b"x-forwarded-for", b"")]).startswith("x-forwarded-for is missing")
+    with pytest.raises(Rejected, match="forwarded-for is missing"):
+        READER.attributes(READER.prefixed(GATEWAY, (), "GET", b"/a").request)
 
 
 def test_forwarded_is_read_from_the_right() -> None:
@@ -293,7 +303,7 @@ def test_who_connects_by_a_path_has_no_address() -> None:
     assert by.trusts(None)
     assert not READER.trusts(None)
     assert read(BASIC, None, by)["ip"] == CLIENT
-    assert "ip" not in read(BASIC[:2], None, by)
+    assert "ip" not in read([*BASIC[:2], (b"x-forwarded-for", b"unknown")], None, by)
     # Whoever is not trusted is refused by whoever asks `trusts`; but no word of it is taken here.
     assert read(BASIC, "8.8.8.8", by)["ip"] == "8.8.8.8"
 

@@ -24,7 +24,8 @@ from limen.model import Check
 MAX_REQUESTS = 128
 MAX_KEYS = 512
 _TRY_AGAIN_S = 0.005
-_MOST_KNOWN = 1_024
+# Of some 10 KB each at most: 10 MB.
+_MOST_KNOWN, _LONGEST_KNOWN = 1_024, 2_048
 
 
 class Request(Struct):
@@ -178,9 +179,10 @@ class Packer:
         if known is not None and known[0] is checks:
             return known[1]
         request = self._packed(checks, charge, holder)
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
-        self._known[id(checks)] = checks, request
+        if sum(map(len, request.keys)) <= _LONGEST_KNOWN:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[id(checks)] = checks, request
         return request
 
     def _packed(self, checks: Sequence[Check], charge: bool, holder: str) -> Request:

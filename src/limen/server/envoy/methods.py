@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from limen.backends.sampled import SampledLog
 from limen.errors import InvalidInput, InvalidLimit
 from limen.server.access import Access, admit
 from limen.server.envoy.schema import SHOULD_RATE_LIMIT, envoy_schema
@@ -36,6 +37,7 @@ class _Door:
         self._limits = limits
         self._access = access
         """None where no token is needed."""
+        self._log = SampledLog(60.0)
 
     async def should_rate_limit(self, raw: bytes, call: Call) -> bytes:
         try:
@@ -47,6 +49,13 @@ class _Door:
             within = None if left is None else max(left - _MARGIN_S, _MARGIN_S)
             return await self._limits.should_limit(raw, within)
         except Rejected as error:
-            raise Failed(_CODES[error.status], error.detail) from None
+            raise self._failed(_CODES[error.status], error.detail) from None
         except (InvalidInput, InvalidLimit) as error:
-            raise Failed(Code.INVALID_ARGUMENT, str(error)) from None
+            raise self._failed(Code.INVALID_ARGUMENT, str(error)) from None
+
+    def _failed(self, code: Code, detail: str) -> Failed:
+        # Envoy may be told to let pass then, and says nothing of it.
+        self._log.warn(
+            code.name, f"a question of Envoy's is not answered, by {code.name}: {detail}"
+        )
+        return Failed(code, detail)

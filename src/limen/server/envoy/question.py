@@ -13,19 +13,23 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 from msgspec import structs
 
-from limen.engine import Asked, AsyncEngine, Together, together
+from limen.backends.sampled import SampledLog
+from limen.engine import Asked, Together, together
+from limen.engine.asked import ask
 from limen.errors import InvalidInput
 from limen.http import MAX_POLICIES
 from limen.model import MAX_COST
 from limen.rules import RuleSet, parse
 from limen.rules.envoy import attributes_of
+from limen.rules.ruleset import MAX_CHECKS, Resolution
 from limen.server.envoy.limits import current_limit
 from limen.server.envoy.schema import RequestAsSent
-from limen.server.faces import Faces, faces_of, limits_of
+from limen.server.faces import Faces, Gallery, faces_of, limits_of
 
 MAX_DESCRIPTORS = 100
 MAX_ENTRIES = 64
 _MOST_REQUESTS = 10**9
+_log = SampledLog(60.0)
 _PERIODS = ("", "/second", "/minute", "/hour", "/day", " per 30 days", " per 365 days")
 """Of the units of an override, by their numbers; a month and a year are as that service has them.
 """
@@ -63,7 +67,7 @@ def decoded(raw: bytes) -> Any:
         raise InvalidInput("the message is not a RateLimitRequest") from None
 
 
-def understood(request: Any, engine: AsyncEngine) -> Question:
+def understood(request: Any, rules: RuleSet, gallery: Gallery) -> Question:
     """Return what a `RateLimitRequest` asks, or raise `InvalidInput`."""
     if not request.domain:
         raise InvalidInput("the domain is empty")
@@ -76,24 +80,35 @@ def understood(request: Any, engine: AsyncEngine) -> Question:
     first = 0
     for number, descriptor in enumerate(request.descriptors):
         try:
-            asked = _asked(request.domain, descriptor, request.hits_addend or 1, engine)
+            asked = _asked(request.domain, descriptor, request.hits_addend or 1, rules)
         except InvalidInput as error:
             raise InvalidInput(f"descriptors[{number}]: {error}") from None
         several.append(asked)
-        found = asked.found
-        is_unlimited = bool(found.exempt) or any(
-            of.enforce and not of.checks and of.refusal is None for of in found.applied
-        )
-        end = first + len(found.checks)
-        described.append(Described(range(first, end), found.refused, is_unlimited))
+    if sum([len(each.found.checks) for each in several]) > MAX_CHECKS:
+        _log.warn("limits", f"a request of Envoy has over {MAX_CHECKS} limits, and is refused")
+        several = [_of(_UNCOUNTABLE, "", 1) for _ in several]
+    for asked in several:
+        end = first + len(asked.found.checks)
+        described.append(_described(asked.found, range(first, end)))
         first = end
     whole = together(several)
     found = whole.whole.found
-    faces = None if found.refused else faces_of(found.applied)
+    faces = None
+    if not found.refused:
+        # Limits that the request brought along are not there as long as the rules.
+        is_of_rules = all(asked.rules is rules for asked in several)
+        faces = gallery.faces(whole.whole) if is_of_rules else faces_of(found.applied)
     limits = [current_limit(of, limit) for of in found.applied for limit in limits_of(of)]
     return Question(
         whole, tuple(described), faces, tuple(limits), _is_plain(whole, described, faces)
     )
+
+
+def _described(found: Resolution, parts: range) -> Described:
+    is_unlimited = bool(found.exempt)
+    if not is_unlimited and not parts:
+        is_unlimited = any(of.enforce and of.refusal is None for of in found.applied)
+    return Described(parts, found.refused, is_unlimited)
 
 
 def _is_plain(whole: Together, described: Sequence[Described], faces: Faces | None) -> bool:
@@ -102,7 +117,7 @@ def _is_plain(whole: Together, described: Sequence[Described], faces: Faces | No
     return faces.told == len(whole.checks) and all(len(each.parts) == 1 for each in described)
 
 
-def _asked(domain: str, descriptor: Any, hits: int, engine: AsyncEngine) -> Asked:
+def _asked(domain: str, descriptor: Any, hits: int, rules: RuleSet) -> Asked:
     entries = [(_text(entry.key), _text(entry.value)) for entry in descriptor.entries]
     if not 0 < len(entries) <= MAX_ENTRIES:
         raise InvalidInput(f"expected 1 to {MAX_ENTRIES} entries, got {len(entries):,}")
@@ -118,7 +133,7 @@ def _asked(domain: str, descriptor: Any, hits: int, engine: AsyncEngine) -> Aske
         asked = _overridden(domain, entries, descriptor.limit, hits)
     else:
         try:
-            asked = engine.ask(attributes_of(domain, entries), hits)
+            asked = ask(rules, attributes_of(domain, entries), hits, time.time_ns(), slots=False)
         except InvalidInput:
             # A client chose what a rule takes for a cost. An error would let it pass, where Envoy
             # lets pass what nobody answers for.
@@ -160,4 +175,4 @@ def _rules_of(requests: int, unit: int) -> RuleSet:
 
 
 _UNCOUNTABLE = parse({"rules": [{"name": "uncountable", "mode": "block"}]})
-"""What refuses a request whose cost is no number."""
+"""What refuses a request whose cost is no number, or that comes under too many limits."""

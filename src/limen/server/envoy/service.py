@@ -14,9 +14,11 @@ from limen.server.counts import Counts
 from limen.server.envoy import answer, schema
 from limen.server.envoy.question import Question, decoded, understood
 from limen.server.exchange import Headers, Rejected, Reply
+from limen.server.faces import Gallery
 from limen.server.memo import Memo
 
-_MOST_KNOWN, _LONGEST_KNOWN = 8_192, 1_024
+# Of some 6 KB each at most: 50 MB.
+_MOST_KNOWN, _LONGEST_KNOWN, _MOST_CHECKS_KNOWN = 8_192, 1_024, 10
 
 
 class RateLimits:
@@ -37,6 +39,7 @@ class RateLimits:
         self._within = within
         self._styles = styles
         self._is_usual = styles == ("draft-11",)
+        self._gallery = Gallery()
         self._memo: Memo[Question] = Memo(_MOST_KNOWN)
 
     async def should_limit(self, raw: bytes, within: float | None = None) -> bytes:
@@ -86,9 +89,11 @@ class RateLimits:
         rules = self._engine.rules
         question = self._memo.get(raw, rules)
         if question is None:
-            question = understood(decoded(raw), self._engine)
-            # Not if other rules came in between, nor where the time of day has a say.
-            if len(raw) <= _LONGEST_KNOWN and self._engine.rules is rules and rules.is_timeless:
+            question = understood(decoded(raw), rules, self._gallery)
+            is_small = len(raw) <= _LONGEST_KNOWN
+            is_small = is_small and len(question.together.checks) <= _MOST_CHECKS_KNOWN
+            # Not where the time of day has a say.
+            if is_small and rules.is_timeless:
                 self._memo.keep(raw, question)
         return question
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from limen.backends.sampled import SampledLog
 from limen.engine import Asked, Verdict
+from limen.errors import InvalidInput
 from limen.http import answer_of_verdict, refusal, status_of
 from limen.model import MAX_COST, Check
 from limen.server import answers
@@ -29,7 +30,8 @@ _RAW_PREFIX = PREFIX.encode()
 _PAIR = re.compile(rb"[&;]")
 _OPTION = re.compile(rb"(?:(cost)=([0-9]{1,16})|(deny_status)=([45][0-9][0-9]))")
 _OTHER_SITES = (b"cross-site", b"same-site")
-_STRANGER_S = 60.0
+_LOG_S, _KIND = 60.0, 24
+"""How often a line of one kind is logged, and by how many of its letters the kind is told."""
 # Of some 2 KB each: 33 MB.
 _MOST_KNOWN, _LONGEST_KNOWN, _MOST_CHECKS_KNOWN = 16_384, 512, 10
 
@@ -65,15 +67,24 @@ class Auth:
         self._service = service
         self._reader = Reader(settings.gateway)
         self._is_open = settings.checks_are_open
-        self._within = min(settings.gateway.deadline, settings.store.deadline)
+        self._within = settings.gateway_deadline
         self._styles = settings.http.headers
         self._gallery = Gallery()
         self._memo: Memo[_Known] = Memo(_MOST_KNOWN)
-        self._log = SampledLog(_STRANGER_S)
+        self._log = SampledLog(_LOG_S)
 
     async def answer(self, scope: Scope, receive: Receive, id_: str) -> Reply:
         """Decide the request that a gateway forwards, and charge it when it is allowed."""
         peer = scope["client"][0] if scope["client"] else None
+        try:
+            return await self._answer(scope, receive, id_, peer)
+        except (Rejected, InvalidInput) as error:
+            # A gateway may be told to let pass then, and says nothing of it.
+            text = f"a question of the gateway at {peer} is not answered: {error}"
+            self._log.warn(str(error)[:_KIND], text)
+            raise
+
+    async def _answer(self, scope: Scope, receive: Receive, id_: str, peer: str | None) -> Reply:
         question, options = self._read(scope, peer)
         self._admit(question)
         known = self._recalled(question, peer, options.cost)
@@ -105,7 +116,8 @@ class Auth:
     def _admit(self, question: Question) -> None:
         token = question.token
         if token:
-            admit(self._service.access.holder(token.decode("latin-1")), "")
+            secret = token.decode("latin-1").removeprefix("Bearer ")
+            admit(self._service.access.holder(secret), "")
         elif not self._is_open:
             admit(None, "'X-Limen-Token: ...'")
         elif question.site in _OTHER_SITES:
@@ -120,10 +132,6 @@ class Auth:
         if known is not None:
             return known
         if not self._reader.trusts(peer):
-            self._log.warn(
-                "stranger",
-                f"{peer or 'a socket'} is not in gateway.trusted_proxies, and may forward nothing",
-            )
             raise Rejected(400, "you may not forward requests: see gateway.trusted_proxies")
         asked = engine.ask(self._reader.attributes(question.request), cost)
         faces = None if asked.found.refused else self._gallery.faces(asked)

@@ -115,7 +115,10 @@ class Reader:
         if host:
             found["host"] = host
         address = request[_ADDRESS]
-        client = self._addresses.of(peer, (address.decode("latin-1"),) if address else ())
+        if not address:
+            # Without it all clients would be counted as one, by the address of the gateway.
+            raise Rejected(400, f"{self._addresses.header} is missing: who is the client?")
+        client = self._addresses.of(peer, (address.decode("latin-1"),))
         if client is not None:
             found["ip"], found["address"] = client.key, client.address
         for name, at, header, claim in self._forms[is_prefixed].others:

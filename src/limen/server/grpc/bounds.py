@@ -33,7 +33,7 @@ class Room:
     __slots__ = ("_held", "_owed", "most")
 
     def __init__(self, most: int) -> None:
-        self.most = most
+        self.most: int = most
         """How many there may be: the window of the connection."""
         self._held = self._owed = 0
         """Bytes that lie here, and bytes that the client may send again and does not know of."""

@@ -28,18 +28,18 @@ class Stream:
     )
 
     def __init__(self, call: Call, deadline: float, window: int) -> None:
-        self.call = call
-        self.deadline = deadline
+        self.call: Call = call
+        self.deadline: float = deadline
         """When the client must have sent all."""
         self.send_by: float = inf
         """When the client must have let itself be sent what waits; it gives the room for it."""
-        self.window = window
+        self.window: int = window
         """What may be sent to the client."""
-        self.received = 0
+        self.received: int = 0
         """How many bytes the client has sent, and may not send again yet."""
-        self.is_whole = False
+        self.is_whole: bool = False
         """Whether the client has sent all."""
-        self.has_begun = False
+        self.has_begun: bool = False
         self.waiting: bytes | bytearray = b""
         """What is to be sent when there is room."""
         self.end: bytes | None = None

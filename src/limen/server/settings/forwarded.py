@@ -10,6 +10,7 @@ from limen.errors import ConfigurationError, shown
 
 OWN = ("method", "path", "host", "ip", "address")
 """The attributes that every forwarded request has, and that no header may replace."""
+_RESERVED = ("x-limen-token", "sec-fetch-site")
 _FORM = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]{0,63})=([!#$%&'*+.^_`|~0-9A-Za-z-]{1,128})(?::(.+))?")
 
 
@@ -50,4 +51,6 @@ def _parse(text: object) -> Forwarded:
             f"got {shown(text)}"
         )
     attribute, header, claim = found.groups()
+    if header.lower() in _RESERVED:
+        raise ConfigurationError(f"{header} is for limen itself, and no attribute of a client")
     return Forwarded(attribute, header.lower().encode(), claim)

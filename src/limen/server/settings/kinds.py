@@ -184,7 +184,12 @@ def _networks(value: object) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not value:
         raise _unfit("a list of networks, such as ['10.0.0.0/8']", value)
     found = tuple(value)
-    ClientAddresses(AddressSettings(trusted_proxies=found, header="x-forwarded-for"))
+    try:
+        ClientAddresses(AddressSettings(trusted_proxies=found, header="x-forwarded-for"))
+    except ConfigurationError as error:
+        # What else the library would take is no setting here.
+        reason = str(error).partition(", or say how many")[0]
+        raise ConfigurationError(reason.removeprefix("trusted_proxies ")) from None
     return found
 
 

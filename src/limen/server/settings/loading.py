@@ -92,6 +92,11 @@ def _contradictions(settings: Settings, sources: Mapping[str, str]) -> Iterator[
             rules_address.parse(f"sqlite:///{settings.data_dir / 'rules.db'}")
         except ConfigurationError as error:
             yield f"{_said('data_dir', sources)}: no place for a database: {error}"
+    if settings.grpc.bind == settings.bind and settings.bind.port:
+        yield (
+            f"{_said('grpc.bind', sources)}: {settings.bind} is where HTTP listens; choose another "
+            "port, or '' for no gRPC"
+        )
     tls = {"tls.certificate": settings.tls.certificate, "tls.key": settings.tls.key}
     for name, path in tls.items():
         if path and not can_be_read(path):

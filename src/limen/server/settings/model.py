@@ -53,8 +53,8 @@ class AuthSettings(Struct, frozen=True, kw_only=True):
     """Who may ask, and who may change."""
 
     checks: Annotated[Checks, kinds.choice(get_args(Checks))] = "auto"
-    """Whether `/v1` needs a token: `open` for no, `token` for yes, `auto` for yes unless `bind` is
-    a loopback address."""
+    """Whether `/v1` needs a token: `open` for no, `token` for yes, `auto` for yes unless `bind` and
+    `grpc.bind` are loopback addresses."""
     admin_token: Annotated[Secret, kinds.TOKEN] = Secret()
     """A token that may do everything, of at least 16 characters: what `openssl rand -hex 24`
     prints."""
@@ -154,6 +154,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     def is_loopback(self) -> bool:
         """Whether only this host can connect."""
         return self.bind.is_loopback and (self.grpc.bind is None or self.grpc.bind.is_loopback)
+
+    @property
+    def gateway_deadline(self) -> float:
+        """How many seconds a gateway's question waits for the store."""
+        return min(self.gateway.deadline, self.store.deadline)
 
     @property
     def checks_are_open(self) -> bool:
