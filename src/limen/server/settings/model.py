@@ -101,7 +101,7 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     variable, with commas."""
     trusted_proxies: Annotated[tuple[str, ...], kinds.NETWORKS] = ("127.0.0.0/8", "::1")
     """Who may forward requests to `/v1/auth`: the networks of the gateways, and of the proxies in
-    front of them: `["10.0.0.0/8"]`. In a variable, with commas."""
+    front of them: `["10.0.0.5"]`. In a variable, with commas."""
     address_header: Annotated[ProxyHeader, kinds.choice(get_args(ProxyHeader))] = "x-forwarded-for"
     """The header in which the gateway says who the client is: `x-forwarded-for`, `forwarded`,
     `x-real-ip`, `cf-connecting-ip` or `true-client-ip`."""
