@@ -23,9 +23,9 @@ from typing import Any
 from tests.servers import free_port
 
 from bench import server
-from bench.harness import BenchError, rotated
+from bench.harness import BenchError
 from bench.report import table
-from bench.service import Block, cpu_s, process, until_ready
+from bench.service import Block, cpu_s, figures, measure, process, until_ready
 from limen.rules import parse
 from limen.server.envoy import schema
 from limen.server.envoy.question import decoded, understood
@@ -81,19 +81,6 @@ def run(quick: bool, say: Callable[[str], None]) -> str:
     return gateway_tables(by_call, by_door, _fresh_us())
 
 
-def measure(
-    contenders: Mapping[Any, Contender], rounds: int, seconds: float
-) -> dict[Any, list[Block]]:
-    """Let them take turns; one round is run before, and forgotten."""
-    blocks: dict[Any, list[Block]] = {name: [] for name in contenders}
-    for round_ in range(rounds + 1):
-        for name in rotated(list(contenders), round_):
-            block = contenders[name].block(seconds)
-            if round_:
-                blocks[name].append(block)
-    return blocks
-
-
 def gateway_tables(
     by_call: Mapping[int, Sequence[Block]],
     by_door: Mapping[str, Sequence[Block]],
@@ -111,12 +98,12 @@ def gateway_tables(
     )
     verdict = "within it" if cost <= MOST else "MISSED"
     rows = [
-        ["1 descriptor", *_figures(one)],
-        ["10 descriptors", *_figures(ten)],
-        ["grpcio, which answers a constant", *_figures(by_call[_CONSTANT])],
+        ["1 descriptor", *figures(one)],
+        ["10 descriptors", *figures(ten)],
+        ["grpcio, which answers a constant", *figures(by_call[_CONSTANT])],
     ]
     head = ["rate limit service v3, by gRPC", "a second", "p50 ms", "p99 ms", "CPU µs"]
-    doors = [[name, *_figures(blocks)] for name, blocks in by_door.items()]
+    doors = [[name, *figures(blocks)] for name, blocks in by_door.items()]
     return (
         "### Gateways\n\n"
         f"One worker with Redis, asked by h2load over {_CONNECTIONS} connections, {_STREAMS} calls "
@@ -252,12 +239,3 @@ def _nginx(folder: Path, limen_port: int, limen: int) -> Iterator[dict[str, Cont
             "through nginx": Contender(f"http://127.0.0.1:{port}/", limen, ("--h1",)),
             "nginx without limen": Contender(f"http://127.0.0.1:{app_port}/", pids[1], ("--h1",)),
         }
-
-
-def _figures(blocks: Sequence[Block]) -> list[str]:
-    return [
-        f"{median(block.per_second for block in blocks):,.0f}",
-        f"{median(block.p50_ms for block in blocks):.2f}",
-        f"{median(block.p99_ms for block in blocks):.2f}",
-        f"{median(block.cpu_us for block in blocks):.0f}",
-    ]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from tests.servers import free_port
 
@@ -36,6 +36,7 @@ LISTED = 100
 _ROUNDS, _QUICK_ROUNDS = 7, 2
 _SECONDS, _QUICK_SECONDS = 1.5, 0.5
 _PATIENCE_S = 30.0
+Name = TypeVar("Name")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -83,11 +84,18 @@ def run(quick: bool, say: Callable[[str], None]) -> str:
     return service_table(blocks, lists)
 
 
+class Asked(Protocol):
+    """Whoever can be asked for a while."""
+
+    def block(self, seconds: float) -> Block:
+        """Let a crowd ask for a while."""
+
+
 def measure(
-    contenders: Mapping[int, Contender], rounds: int, seconds: float
-) -> dict[int, list[Block]]:
+    contenders: Mapping[Name, Asked], rounds: int, seconds: float
+) -> dict[Name, list[Block]]:
     """Let the servers take turns; one round is run before, and forgotten."""
-    blocks: dict[int, list[Block]] = {name: [] for name in contenders}
+    blocks: dict[Name, list[Block]] = {name: [] for name in contenders}
     for round_ in range(rounds + 1):
         for name in rotated(list(contenders), round_):
             block = contenders[name].block(seconds)
@@ -99,7 +107,7 @@ def measure(
 def service_table(blocks: Mapping[int, Sequence[Block]], lists: Sequence[Block]) -> str:
     """Return what was measured."""
     constant = blocks[CONSTANT]
-    rows = [["a constant", *_figures(constant), "", ""]]
+    rows = [["a constant", *figures(constant), "", ""]]
     for number in MATCHING:
         ratios = [
             ours.per_second / theirs.per_second
@@ -108,7 +116,7 @@ def service_table(blocks: Mapping[int, Sequence[Block]], lists: Sequence[Block])
         rules = "1 rule that matches" if number == 1 else f"{number} rules that match"
         ratio = median(ratios)
         rows.append(
-            [rules, *_figures(blocks[number]), f"**{ratio:.2f}x**",
+            [rules, *figures(blocks[number]), f"**{ratio:.2f}x**",
              TARGET.verdict(ratio)]
         )  # fmt: skip
     head = ["`POST /v1/check`", "a second", "p50 ms", "p99 ms", "CPU µs", "of the constant", ""]
@@ -124,7 +132,8 @@ def service_table(blocks: Mapping[int, Sequence[Block]], lists: Sequence[Block])
     )
 
 
-def _figures(blocks: Sequence[Block]) -> list[str]:
+def figures(blocks: Sequence[Block]) -> list[str]:
+    """Return the medians of some blocks, for a row of a table."""
     return [
         f"{median(block.per_second for block in blocks):,.0f}",
         f"{median(block.p50_ms for block in blocks):.2f}",
