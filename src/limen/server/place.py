@@ -117,10 +117,13 @@ class Place:
         settings = self._settings
         if settings.is_loopback or any(self.fixed_tokens().values()):
             return
+        if settings.bind.is_loopback and settings.checks_are_open:
+            return  # others reach gRPC alone, and that is open on purpose
         if any(token.revoked_at is None for token in await books.tokens()):
             return
+        place = settings.grpc.bind if settings.bind.is_loopback else settings.bind
         raise ConfigurationError(
-            f"{settings.bind} can be reached from other machines, and there is no token yet; run "
+            f"{place} can be reached from other machines, and there is no token yet; run "
             "`limen token create --role admin --name you`, or set LIMEN_AUTH__ADMIN_TOKEN_FILE"
         )
 

@@ -59,3 +59,12 @@ def test_it_is_served_over_tls_to_those_with_a_token(tmp_path: Path) -> None:
         served.signal(signal.SIGTERM)
         assert served.code() == 0
         assert not [line for line in served.complained if '"error"' in line]
+
+
+def test_grpc_may_be_open_to_others_without_a_token_if_somebody_says_so(tmp_path: Path) -> None:
+    with product(tmp_path / "open", "--grpc-bind", ":0", "--checks", "open") as opened:
+        assert opened.ask("/readyz").status == 200
+        assert "whoever can connect may use up quotas" in "".join(opened.said)
+    with product(tmp_path / "closed", "--grpc-bind", ":0") as closed:
+        assert closed.code() == 2
+        assert ":0 can be reached from other machines" in "".join(closed.complained)
