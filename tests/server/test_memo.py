@@ -58,7 +58,7 @@ class Asker:
         self.limiter = AsyncLimiter(clock=self.clock)
         self.engine = AsyncEngine(rules, self.limiter, clock=self.clock)
         self.decisions = Decisions(self.engine, self.limiter, Receipts(32 * "s", "p"), Counts())
-        self.decisions._memo = Memo(most)
+        self.decisions._memo = Memo(most, 512)
 
     def ask(self, **attributes: str) -> wire.Verdict:
         body = msgspec.json.encode({"attributes": attributes})
@@ -120,11 +120,11 @@ def test_it_never_remembers_more_than_it_may() -> None:
 
 
 def test_the_older_half_is_forgotten() -> None:
-    memo: Memo[int] = Memo(4)
+    memo: Memo[int] = Memo(4, 100)
     under = object()
     for number in range(5):
         memo.get(b"%d" % number, under)
-        memo.keep(b"%d" % number, number)
+        memo.keep(b"%d" % number, number, letters=100, checks=10)
     assert [memo.get(b"%d" % number, under) for number in range(5)] == [None, None, 2, 3, 4]
     assert memo.get(b"4", object()) is None
 
@@ -159,3 +159,14 @@ def test_what_is_known_before_says_the_same_as_what_is_worked_out_after() -> Non
         b"ratelimit",
         b"retry-after",
     }
+
+
+def test_what_is_long_or_has_many_checks_is_not_remembered() -> None:
+    memo: Memo[int] = Memo(4, 100)
+    rules = object()
+    for letters, checks in ((101, 1), (1, 11)):
+        assert memo.get(b"a", rules) is None
+        memo.keep(b"a", 1, letters=letters, checks=checks)
+    assert memo.get(b"a", rules) is None
+    memo.keep(b"a", 1, letters=100, checks=10)
+    assert memo.get(b"a", rules) == 1

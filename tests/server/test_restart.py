@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import msgspec
 import pytest
 
 from limen import Limiter, wire
+from tests.server.hammering import Load
 from tests.server.product import Product, product
 from tests.server.raw import Raw, request, until
 from tests.servers import HOST, Server, binaries, process
@@ -28,65 +27,26 @@ def valkey() -> Iterator[Server]:
         yield started
 
 
-class Load:
-    """Clients that ask on and on: some keep their connection, some take a new one each time."""
+def asking(port: int) -> Load:
+    """Return clients: some keep their connection, some take a new one each time."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._is_over = threading.Event()
-        self.asked: Counter[str] = Counter()
-        self.allowed: Counter[str] = Counter()
-        self.failures: list[str] = []
-        self._lock = threading.Lock()
-        self._threads = [
-            *(threading.Thread(target=self._ask, args=(True,)) for _ in range(4)),
-            *(threading.Thread(target=self._ask, args=(False,)) for _ in range(3)),
-        ]
-
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        until(lambda: self.total > 100 or bool(self.failures))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        for thread in self._threads:
-            thread.join(30)
-
-    @property
-    def total(self) -> int:
-        return sum(self.asked.values())
-
-    def goes_on(self) -> None:
-        """Wait until many more have been answered."""
-        before = self.total
-        until(lambda: self.total > before + 400 or bool(self.failures), 60)
-
-    def _ask(self, keeps: bool) -> None:
-        while not self._is_over.is_set():
-            try:
-                with Raw(self._port) as raw:
-                    self._ask_on(raw, keeps)
-            except Exception as error:  # whatever it is, it is a failed request
-                self.failures.append(repr(error))
-
-    def _ask_on(self, raw: Raw, keeps: bool) -> None:
+    def ask(load: Load, keeps: bool) -> None:
         more = [] if keeps else ["Connection: close"]
-        while not self._is_over.is_set():
-            for limit in (WIDE, TIGHT):
-                body = json.dumps({"key": f"load {limit}", "limits": limit}).encode()
-                raw.send(request("/v1/check", *more, method="POST", body=body))
-                response = raw.response()
-                assert response.status == 200, response
-                said = msgspec.json.decode(response.body, type=wire.Verdict)
-                assert not said.degraded, said
-                with self._lock:
-                    self.asked[limit] += 1
-                    self.allowed[limit] += said.allowed
-                if response.closes:
-                    return
-            time.sleep(0.02)  # so that there is something left of a limit for the next worker
+        with Raw(port) as raw:
+            while not load.is_over:
+                for limit in (WIDE, TIGHT):
+                    body = json.dumps({"key": f"load {limit}", "limits": limit}).encode()
+                    raw.send(request("/v1/check", *more, method="POST", body=body))
+                    response = raw.response()
+                    assert response.status == 200, response
+                    said = msgspec.json.decode(response.body, type=wire.Verdict)
+                    assert not said.degraded, said
+                    load.count([limit], said.allowed)
+                    if response.closes:
+                        return
+                time.sleep(0.02)  # so that there is something left of a limit for the next worker
+
+    return Load(ask, keeping=4, changing=3, steps=400)
 
 
 def test_a_rolling_restart_fails_no_request_and_counts_each(valkey: Server, tmp_path: Path) -> None:
@@ -95,7 +55,7 @@ def test_a_rolling_restart_fails_no_request_and_counts_each(valkey: Server, tmp_
     with product(tmp_path, *flags, store__deadline="5.0") as served:
         _wait_until_ready(served)
         kept = _reserve(served)
-        with Load(served.port) as load:
+        with asking(served.port) as load:
             for round_ in (1, 2):
                 old = served.workers
                 served.signal(signal.SIGHUP)

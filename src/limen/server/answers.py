@@ -20,7 +20,8 @@ from limen.server.exchange import Headers
 from limen.server.faces import Faces
 from limen.server.receipts import Charged, Receipts
 
-_QUICK_STYLES: tuple[HeaderStyle, ...] = ("draft-11",)
+QUICK_STYLES: tuple[HeaderStyle, ...] = ("draft-11",)
+"""The usual ones, of which all but the numbers is known before."""
 
 
 def of_verdict(
@@ -146,7 +147,7 @@ def headers_of(
     now: float,
 ) -> Headers:
     """Return the headers that tell where a client stands; `now` is in seconds since 1970."""
-    if styles != _QUICK_STYLES or faces.told > MAX_POLICIES:
+    if styles != QUICK_STYLES or faces.told > MAX_POLICIES:
         return raw_headers(answer_of_verdict(verdict), styles, now)
     headers: Headers = [(b"ratelimit-policy", faces.policy)] if faces.policy else []
     if standings:

@@ -37,7 +37,7 @@ _MOST_LIMITS, _LIMITS_AT_ONCE = 20_000, 1_000
 # fill the store with a few words.
 _MOST_EXACT = {"packed_window": 10_000, "rolling_window": 1_000}
 # Of some 2 KB each, and 3 at most: 50 MB.
-_MOST_KNOWN, _LONGEST_KNOWN, _MOST_CHECKS_KNOWN = 16_384, 512, 10
+_MOST_KNOWN, _LONGEST_KNOWN = 16_384, 512
 _logger = logging.getLogger("limen.server")
 
 
@@ -77,7 +77,7 @@ class Decisions:
         self._refund = msgspec.json.Decoder(wire.RefundQuestion)
         self._settle = msgspec.json.Decoder(wire.SettleQuestion)
         self._encode = msgspec.json.Encoder().encode
-        self._memo: Memo[Asking] = Memo(_MOST_KNOWN)
+        self._memo: Memo[Asking] = Memo(_MOST_KNOWN, _LONGEST_KNOWN)
         self._gallery = Gallery()
 
     async def check(self, body: bytes, id_: str) -> Reply:
@@ -185,9 +185,8 @@ class Decisions:
             asking = self._understood(decoded(self._one, body))
             # Not if other rules came in between, nor where the time of day has a say.
             is_lasting = asking.asked is None or (asking.asked.rules is rules and rules.is_timeless)
-            is_small = len(body) <= _LONGEST_KNOWN and len(asking.checks) <= _MOST_CHECKS_KNOWN
-            if is_lasting and is_small:
-                self._memo.keep(body, asking)
+            if is_lasting:
+                self._memo.keep(body, asking, letters=len(body), checks=len(asking.checks))
         return asking
 
     def _understood(self, question: wire.Question) -> Asking:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import pytest
 
 from limen.server.envoy.schema import SHOULD_RATE_LIMIT, RateLimitResponse
 from tests.server.envoy.describing import OK, described, request
+from tests.server.hammering import Load
 from tests.server.product import Product, product
 from tests.server.raw import until
 from tests.servers import HOST, Server, binaries, process
@@ -45,65 +44,22 @@ def calling(port: int) -> tuple[grpc.Channel, Any]:
     return channel, channel.unary_unary(path, request_serializer=None, response_deserializer=None)
 
 
-class Load:
-    """Clients that ask on and on: some keep their channel, some take a new one now and then."""
+def asking(port: int) -> Load:
+    """Return clients: some keep their channel, some take a new one now and then."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._is_over = threading.Event()
-        self.asked: Counter[str] = Counter()
-        self.allowed: Counter[str] = Counter()
-        self.failures: list[str] = []
-        self._lock = threading.Lock()
-        self._threads = [
-            *(threading.Thread(target=self._ask, args=(10**9,)) for _ in range(4)),
-            *(threading.Thread(target=self._ask, args=(20,)) for _ in range(2)),
-        ]
+    def ask(load: Load, keeps: bool) -> None:
+        channel, call = calling(port)
+        with channel:
+            for _ in range(10**9 if keeps else 20):
+                if load.is_over:
+                    return
+                for names, raw in ((["wide"], ASKED["wide"]), (["wide", "tight"], BOTH)):
+                    found = RateLimitResponse.FromString(call(raw, timeout=20))
+                    assert all(status.HasField("current_limit") for status in found.statuses), found
+                    load.count(names, found.overall_code == OK)
+                time.sleep(0.01)
 
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        until(lambda: self.total > 100 or bool(self.failures))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        for thread in self._threads:
-            thread.join(30)
-
-    @property
-    def total(self) -> int:
-        return sum(self.asked.values())
-
-    def goes_on(self) -> None:
-        """Wait until many more have been answered."""
-        before = self.total
-        until(lambda: self.total > before + 300 or bool(self.failures), 60)
-
-    def _ask(self, most: int) -> None:
-        while not self._is_over.is_set():
-            channel, call = calling(self._port)
-            try:
-                for _ in range(most):
-                    if self._is_over.is_set():
-                        break
-                    self._ask_each(call)
-                    time.sleep(0.01)
-            except Exception as error:  # whatever it is, it is a failed call
-                self.failures.append(repr(error))
-                return
-            finally:
-                channel.close()
-
-    def _ask_each(self, call: Any) -> None:
-        for names, raw in ((["wide"], ASKED["wide"]), (["wide", "tight"], BOTH)):
-            found = RateLimitResponse.FromString(call(raw, timeout=20))
-            assert all(status.HasField("current_limit") for status in found.statuses), found
-            allowed = found.overall_code == OK
-            with self._lock:
-                for name in names:
-                    self.asked[name] += 1
-                    self.allowed[name] += allowed
+    return Load(ask, keeping=4, changing=2, steps=300)
 
 
 def test_a_rolling_restart_fails_no_call_and_counts_each(valkey: Server, tmp_path: Path) -> None:
@@ -116,7 +72,7 @@ def test_a_rolling_restart_fails_no_call_and_counts_each(valkey: Server, tmp_pat
         until(lambda: served.ask("/readyz").status == 200, 30)
         until(lambda: len(served.workers) == 2)
         port = served.grpc_port
-        with Load(port) as load:
+        with asking(port) as load:
             old = served.workers
             served.signal(signal.SIGHUP)
             until(lambda: _is_replaced(served), 60)

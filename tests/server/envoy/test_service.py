@@ -6,11 +6,14 @@ import json
 import logging
 import signal
 from collections.abc import Iterator
-from typing import Any
+from itertools import pairwise
+from typing import Any, get_args
 
 import pytest
+import redis
 
 from limen.errors import InvalidInput
+from limen.model import AlgorithmName
 from limen.server.envoy.methods import methods_of
 from limen.server.envoy.schema import SHOULD_RATE_LIMIT, RateLimitResponse
 from limen.server.exchange import Rejected
@@ -285,3 +288,26 @@ def test_a_question_that_is_not_answered_is_told_of_in_the_log(
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith("a question of Envoy's is not answered, by UNAUTHENTICATED: a token is")
     assert "nobody-knows" not in caplog.text
+
+
+def test_all_descriptors_of_a_request_are_one_call_of_the_store(make: Make, valkey: Server) -> None:
+    asker = make(store__url=f"redis://{HOST}:{valkey.port}")
+    asked(asker, USER)
+    ten = [{"user": str(number)} for number in range(10)]
+    calls = []
+    with redis.Redis(port=valkey.port) as admin:
+        for _ in range(4):
+            found: Any = admin.info("commandstats")
+            calls.append(found["cmdstat_evalsha"]["calls"])
+            assert codes(asked(asker, *ten)) == [OK] * 11
+    # Now and then the service looks after its store in between.
+    assert min([after - before for before, after in pairwise(calls)]) == 1
+
+
+@pytest.mark.parametrize("algorithm", get_args(AlgorithmName))
+def test_any_algorithm_may_stand_behind_a_descriptor(make: Make, algorithm: str) -> None:
+    asker = make(f"rules: [{{name: a, key: [user], limits: 3/90s, algorithm: {algorithm}}}]")
+    found = [asked(asker, USER) for _ in range(4)]
+    assert [each.overall_code for each in found] == [OK, OK, OK, OVER_LIMIT]
+    assert all(each.statuses[0].current_limit.requests_per_unit == 3 for each in found)
+    assert int(headers(found[-1])["retry-after"]) > 0

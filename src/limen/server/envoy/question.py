@@ -21,7 +21,7 @@ from limen.http import MAX_POLICIES
 from limen.model import MAX_COST
 from limen.rules import RuleSet, parse
 from limen.rules.envoy import attributes_of
-from limen.rules.ruleset import MAX_CHECKS, Resolution
+from limen.rules.ruleset import Resolution
 from limen.server.envoy.limits import current_limit
 from limen.server.envoy.schema import RequestAsSent
 from limen.server.faces import Faces, Gallery, faces_of, limits_of
@@ -76,22 +76,25 @@ def understood(request: Any, rules: RuleSet, gallery: Gallery) -> Question:
             f"expected 1 to {MAX_DESCRIPTORS} descriptors, got {len(request.descriptors):,}"
         )
     several: list[Asked] = []
-    described: list[Described] = []
-    first = 0
     for number, descriptor in enumerate(request.descriptors):
         try:
             asked = _asked(request.domain, descriptor, request.hits_addend or 1, rules)
         except InvalidInput as error:
             raise InvalidInput(f"descriptors[{number}]: {error}") from None
         several.append(asked)
-    if sum([len(each.found.checks) for each in several]) > MAX_CHECKS:
-        _log.warn("limits", f"a request of Envoy has over {MAX_CHECKS} limits, and is refused")
+    try:
+        whole = together(several)
+    except InvalidInput as error:
+        # A client may add to the descriptors by its headers; so this is no error, as below.
+        _log.warn("limits", f"a request of Envoy is refused: {error}")
         several = [_of(_UNCOUNTABLE, "", 1) for _ in several]
+        whole = together(several)
+    described: list[Described] = []
+    first = 0
     for asked in several:
         end = first + len(asked.found.checks)
         described.append(_described(asked.found, range(first, end)))
         first = end
-    whole = together(several)
     found = whole.whole.found
     faces = None
     if not found.refused:
@@ -105,9 +108,9 @@ def understood(request: Any, rules: RuleSet, gallery: Gallery) -> Question:
 
 
 def _described(found: Resolution, parts: range) -> Described:
-    is_unlimited = bool(found.exempt)
-    if not is_unlimited and not parts:
-        is_unlimited = any(of.enforce and of.refusal is None for of in found.applied)
+    is_unlimited = bool(found.exempt) or any(
+        of.enforce and not of.checks and of.refusal is None for of in found.applied
+    )
     return Described(parts, found.refused, is_unlimited)
 
 

@@ -10,6 +10,7 @@ from limen.engine import AsyncEngine, Verdict
 from limen.http import HeaderStyle
 from limen.limiter import AsyncLimiter
 from limen.model import Decision
+from limen.server.answers import QUICK_STYLES
 from limen.server.counts import Counts
 from limen.server.envoy import answer, schema
 from limen.server.envoy.question import Question, decoded, understood
@@ -18,7 +19,7 @@ from limen.server.faces import Gallery
 from limen.server.memo import Memo
 
 # Of some 6 KB each at most: 50 MB.
-_MOST_KNOWN, _LONGEST_KNOWN, _MOST_CHECKS_KNOWN = 8_192, 1_024, 10
+_MOST_KNOWN, _LONGEST_KNOWN = 8_192, 1_024
 
 
 class RateLimits:
@@ -38,9 +39,9 @@ class RateLimits:
         self._counts = counts
         self._within = within
         self._styles = styles
-        self._is_usual = styles == ("draft-11",)
+        self._is_usual = styles == QUICK_STYLES
         self._gallery = Gallery()
-        self._memo: Memo[Question] = Memo(_MOST_KNOWN)
+        self._memo: Memo[Question] = Memo(_MOST_KNOWN, _LONGEST_KNOWN)
 
     async def should_limit(self, raw: bytes, within: float | None = None) -> bytes:
         """Answer a `RateLimitRequest` by a `RateLimitResponse`, both serialised.
@@ -90,11 +91,10 @@ class RateLimits:
         question = self._memo.get(raw, rules)
         if question is None:
             question = understood(decoded(raw), rules, self._gallery)
-            is_small = len(raw) <= _LONGEST_KNOWN
-            is_small = is_small and len(question.together.checks) <= _MOST_CHECKS_KNOWN
             # Not where the time of day has a say.
-            if is_small and rules.is_timeless:
-                self._memo.keep(raw, question)
+            if rules.is_timeless:
+                checks = len(question.together.checks)
+                self._memo.keep(raw, question, letters=len(raw), checks=checks)
         return question
 
     async def _decide(self, question: Question, within: float) -> Verdict:

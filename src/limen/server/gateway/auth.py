@@ -33,7 +33,7 @@ _OTHER_SITES = (b"cross-site", b"same-site")
 _LOG_S, _KIND = 60.0, 24
 """How often a line of one kind is logged, and by how many of its letters the kind is told."""
 # Of some 2 KB each: 33 MB.
-_MOST_KNOWN, _LONGEST_KNOWN, _MOST_CHECKS_KNOWN = 16_384, 512, 10
+_MOST_KNOWN, _LONGEST_KNOWN = 16_384, 512
 
 
 class Options(NamedTuple):
@@ -70,7 +70,7 @@ class Auth:
         self._within = settings.gateway_deadline
         self._styles = settings.http.headers
         self._gallery = Gallery()
-        self._memo: Memo[_Known] = Memo(_MOST_KNOWN)
+        self._memo: Memo[_Known] = Memo(_MOST_KNOWN, _LONGEST_KNOWN)
         self._log = SampledLog(_LOG_S)
 
     async def answer(self, scope: Scope, receive: Receive, id_: str) -> Reply:
@@ -137,10 +137,9 @@ class Auth:
         faces = None if asked.found.refused else self._gallery.faces(asked)
         known = _Known(asked, tuple(asked.checks), faces)
         # Not if other rules came in between, nor where the time of day has a say.
-        is_lasting = asked.rules is rules and rules.is_timeless
-        letters = sum([len(value) for value in question.request[2:] if value])
-        if is_lasting and letters <= _LONGEST_KNOWN and len(known.checks) <= _MOST_CHECKS_KNOWN:
-            self._memo.keep(key, known)
+        if asked.rules is rules and rules.is_timeless:
+            letters = sum([len(value) for value in question.request[2:] if value])
+            self._memo.keep(key, known, letters=letters, checks=len(known.checks))
         return known
 
     async def _decide(self, known: _Known) -> Verdict:

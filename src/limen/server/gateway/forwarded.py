@@ -117,7 +117,12 @@ class Reader:
         address = request[_ADDRESS]
         if not address:
             # Without it all clients would be counted as one, by the address of the gateway.
-            raise Rejected(400, f"{self._addresses.header} is missing: who is the client?")
+            wanted = "-".join(map(str.capitalize, str(self._addresses.header).split("-")))
+            raise Rejected(
+                400,
+                f"the address of the client is missing: let the gateway send {wanted}, or name "
+                "another header by gateway.address_header",
+            )
         client = self._addresses.of(peer, (address.decode("latin-1"),))
         if client is not None:
             found["ip"], found["address"] = client.key, client.address
