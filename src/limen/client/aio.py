@@ -15,7 +15,7 @@ from limen.client.desk import Flow
 from limen.client.http1 import Garbled, Response
 from limen.client.settings import away_of, validate
 from limen.client.slot import AsyncServiceSlot
-from limen.model import Limit, OnError
+from limen.model import Concurrency, Limit, OnError
 from limen.wire import Verdict
 
 T = TypeVar("T")
@@ -108,6 +108,16 @@ class AsyncClient:
         Raises `ServiceRefused` on entering when it is refused.
         """
         return AsyncServiceSlot(self._desk, self._run, questions.by_rules(attributes, cost))
+
+    def hold(
+        self, key: str | bytes, concurrency: Concurrency, *limits: Limit | str
+    ) -> AsyncServiceSlot:
+        """Return a slot of `key` to hold, under limits of your own; by `async with` it is held.
+
+        What `slot` is to `decide`, this is to `check`.
+        """
+        asked = self._desk.own_place(key, concurrency, limits)
+        return AsyncServiceSlot(self._desk, self._run, asked)
 
     async def aclose(self) -> None:
         """Close the connections, of other loops too."""

@@ -118,6 +118,12 @@ class Desk:
         """Ask for limits of the caller's own."""
         return questions.by_limits(self._limits, key, limits, cost)
 
+    def own_place(
+        self, key: str | bytes, concurrency: Concurrency, limits: tuple[Limit | str, ...]
+    ) -> Asked:
+        """Ask for a place of the caller's own."""
+        return questions.by_places(self._limits, key, concurrency, limits)
+
     def is_asking(self) -> bool:
         """Return whether this caller is to ask the service. If so, a call has to follow."""
         return self._breaker.admits(time.monotonic())

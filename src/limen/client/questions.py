@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from limen.errors import InvalidInput, shown
-from limen.limiter.plan import Limits
-from limen.model import Check, Limit, valid_cost
+from limen.limiter.plan import Limits, slot_check
+from limen.model import Check, Concurrency, Limit, valid_cost
 from limen.wire import MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE, Verdict
 
 _MAX_KEY = MAX_VALUE
@@ -65,6 +65,28 @@ def by_rules_each(requests: Iterable[Mapping[str, str]], cost: int) -> list[Aske
 def by_limits(known: Limits, key: str | bytes, limits: tuple[Limit | str, ...], cost: int) -> Asked:
     """Ask for limits of the caller's own. Raises `InvalidInput` or `InvalidLimit`."""
     checks = known.checks(limits, key, cost)
+    _valid_own(checks)
+    question = {"key": checks[0].key, "limits": [str(check.limit) for check in checks]}
+    return Asked(_encode({**question, "cost": cost}), cost, checks=checks)
+
+
+def by_places(
+    known: Limits, key: str | bytes, concurrency: Concurrency, limits: tuple[Limit | str, ...]
+) -> Asked:
+    """Ask for a place of the caller's own, under limits too. Raises as `by_limits` does."""
+    place = slot_check(concurrency, key)
+    beside = known.checks(limits, key, 1) if limits else ()
+    _valid_own((place, *beside))
+    question: dict[str, Any] = {
+        "key": place.key,
+        "concurrency": {"slots": concurrency.slots, "lease": concurrency.lease},
+    }
+    if beside:
+        question["limits"] = [str(check.limit) for check in beside]
+    return Asked(_encode(question), 1, checks=(place, *beside))
+
+
+def _valid_own(checks: tuple[Check, ...]) -> None:
     key = checks[0].key
     if len(key) > _MAX_KEY or not _is_unicode(key):
         # Not the key itself: it may be somebody's API key.
@@ -75,8 +97,6 @@ def by_limits(known: Limits, key: str | bytes, limits: tuple[Limit | str, ...], 
                 f"a service cannot tell limits apart by name, got {check.limit!r}; put the name "
                 "into the key"
             )
-    question = {"key": key, "limits": [str(check.limit) for check in checks], "cost": cost}
-    return Asked(_encode(question), cost, checks=checks)
 
 
 def valid_attributes(attributes: object) -> dict[str, str]:

@@ -15,7 +15,7 @@ from limen.client.http1 import Garbled, Response
 from limen.client.settings import away_of, validate
 from limen.client.slot import Kept, ServiceSlot
 from limen.client.sync_line import Line, Pool, Ticket
-from limen.model import Limit, OnError
+from limen.model import Concurrency, Limit, OnError
 from limen.wire import Verdict
 
 T = TypeVar("T")
@@ -115,6 +115,14 @@ class Client:
         Raises `ServiceRefused` on entering when it is refused.
         """
         asked = questions.by_rules(attributes, cost)
+        return ServiceSlot(self._desk, self._run, self._kept, asked)
+
+    def hold(self, key: str | bytes, concurrency: Concurrency, *limits: Limit | str) -> ServiceSlot:
+        """Return a slot of `key` to hold, under limits of your own; by `with` it is held.
+
+        What `slot` is to `decide`, this is to `check`.
+        """
+        asked = self._desk.own_place(key, concurrency, limits)
         return ServiceSlot(self._desk, self._run, self._kept, asked)
 
     def close(self) -> None:

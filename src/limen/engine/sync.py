@@ -38,6 +38,11 @@ class Engine:
         """The rules in force."""
         return self._rules
 
+    @property
+    def limiter(self) -> Limiter:
+        """What decides the limits of the rules."""
+        return self._limiter
+
     def use(self, rules: RuleSet) -> None:
         """Put other rules in force, at once and as a whole. A request under way keeps its own."""
         self._rules = rule_set(rules)

@@ -114,11 +114,22 @@ class VerdictLike(Protocol):
         """Return each rule that applies with what its limits said."""
 
 
-def answer_of(decision: Decision) -> Answer:
-    """Return what a client may be told of a decision. A limit without a name goes by its text."""
+def answer_of(decision: Decision, per: Sequence[tuple[str, ...]] = ()) -> Answer:
+    """Return what a client may be told of a decision. A limit without a name goes by its text.
+
+    `per` says for each part what is counted apart, for a person to read.
+    """
+    parts = decision.parts
+    of_parts = per or [()] * len(parts)
     return Answer(
         decision.allowed,
-        tuple([_quota(part, _name_of(part.limit)) for part in decision.parts if part.enforce]),
+        tuple(
+            [
+                _quota(part, title_of(part.limit), of_part)
+                for part, of_part in zip(parts, of_parts, strict=True)
+                if part.enforce
+            ]
+        ),
         decision.retry_after,
     )
 
@@ -160,7 +171,8 @@ def _quota(part: Decision, name: str, per: tuple[str, ...] = ()) -> Quota:
     )
 
 
-def _name_of(limit: Limit | Concurrency) -> str:
+def title_of(limit: Limit | Concurrency) -> str:
+    """Return what headers and problems call a limit that no rule has named."""
     if limit.name is not None:
         return limit.name
     return f"{limit.slots} at once" if isinstance(limit, Concurrency) else str(limit)

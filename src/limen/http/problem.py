@@ -55,6 +55,8 @@ class Refusal(Struct, frozen=True):
     status: int
     headers: list[tuple[str, str]]
     body: bytes
+    detail: str = ""
+    """Why, in a sentence: what the body says, too."""
 
 
 def refusal(
@@ -123,7 +125,7 @@ def _response(problem: Problem, more: list[tuple[str, str]], accept: str | None)
         text = page(problem.title, problem.detail, problem.instance) if is_page else problem.detail
         kind = [("Content-Type", f"{form}; charset=utf-8"), ("Content-Language", "en")]
         body = f"{text}\n".encode()
-    return Refusal(problem.status, [*kind, *own, *more], body)
+    return Refusal(problem.status, [*kind, *own, *more], body, problem.detail)
 
 
 def _exceeded(answer: Answer, binding: Quota, status: int, instance: str) -> Problem:

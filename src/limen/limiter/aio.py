@@ -290,6 +290,11 @@ class AsyncLimiter:
 
         return decorate
 
+    @property
+    def clock(self) -> Clock:
+        """What it waits by."""
+        return self._clock
+
     def share_with(self, instances: int) -> None:
         """Say how many processes there are now, this one included.
 

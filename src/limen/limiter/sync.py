@@ -319,6 +319,11 @@ class Limiter:
 
         return decorate
 
+    @property
+    def clock(self) -> Clock:
+        """What it waits by."""
+        return self._clock
+
     def share_with(self, instances: int) -> None:
         """Say how many processes there are now, this one included.
 

@@ -1,4 +1,4 @@
-"""Tools for the tests of code that uses limen. Nothing here is needed in production."""
+"""`ManualClock`: a clock that a test moves. Knows nothing of limiters."""
 
 from __future__ import annotations
 

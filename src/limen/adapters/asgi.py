@@ -1,0 +1,225 @@
+"""`RateLimitMiddleware` for ASGI: Starlette, FastAPI, Litestar, Quart, or nothing but ASGI.
+
+Pure ASGI: a response is passed on as it comes, chunk by chunk. Websockets are limited as they
+connect, and hold their slots until they close.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+from limen.adapters.limit import RateLimit
+from limen.adapters.manner import Options
+from limen.adapters.request import Request, Response
+from limen.adapters.tasks import AsyncDoor
+from limen.adapters.visit import Visit
+from limen.http import ClientAddresses, Refusal, Routes
+from limen.model import Concurrency, Limit
+
+if TYPE_CHECKING:
+    from limen.adapters.sources import AsyncSource
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+VISIT, DOOR = "limen.visit", "limen.door"
+"""Where a scope has what was said so far, and who said it."""
+_EXPOSE = b"access-control-expose-headers"
+_STARTS = ("http.response.start", "websocket.accept", "websocket.http.response.start")
+_BODIES = ("http.response.body", "websocket.http.response.body")
+_DENIAL = "websocket.http.response"
+_NAMES = {"RateLimit": b"ratelimit", "RateLimit-Policy": b"ratelimit-policy"}
+
+
+class RateLimitMiddleware:
+    """Limits all requests of an application.
+
+    ```python
+    app = RateLimitMiddleware(app, AsyncLimiter("redis://localhost:6379"), "100/minute")
+    ```
+
+    Plain limits count by address, over the whole application; `RateLimit` says more. `refused` is
+    an ASGI application that answers instead of limen when a request is refused; the scope has the
+    visit at `"limen.visit"`.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        limiter: AsyncSource,
+        *limits: str | Limit | Concurrency | RateLimit,
+        refused: App | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        self.app = app
+        self.door = AsyncDoor(limiter, *limits, **options)
+        self._refused = refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or refuse it."""
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        door = self.door
+        around: Visit | None = scope.get(VISIT)
+        visit = around or door.visit(AsgiRequest(scope, door.manner.addresses, door.manner.routes))
+        # Also for what lies further in, which may ask about more.
+        scope[VISIT], scope[DOOR] = visit, door
+        if not await door.enter(visit, door.limits):
+            await self._refuse(visit, scope, receive, send)
+            return
+        if around is not None:
+            # Whoever made the visit tells the client, and settles it.
+            await self.app(scope, receive, send)
+            return
+        sending = _Sending(visit, send)
+        try:
+            await self.app(scope, receive, sending)
+        finally:
+            if visit.is_due:
+                await door.leave(visit, sending.response)
+
+    async def _refuse(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._refused is not None:
+            await self._refused(scope, receive, send)
+            return
+        refusal = visit.refusal()
+        if scope["type"] == "http":
+            await _send(send, "http.response", refusal)
+            return
+        await receive()  # the wish to connect, which is to be answered
+        if _DENIAL in scope.get("extensions", ()):
+            await _send(send, _DENIAL, refusal)
+        else:
+            await send({"type": "websocket.close", "code": 1008, "reason": ""})
+
+
+class AsgiRequest(Request):
+    """A scope, as limits see it. Functions of the user's get this, for there is nothing native."""
+
+    __slots__ = ("_routes", "scope")
+
+    def __init__(
+        self,
+        scope: Scope,
+        addresses: ClientAddresses,
+        routes: Routes | None = None,
+        native: Any = None,
+    ) -> None:
+        super().__init__(native or self, addresses)
+        self.scope = scope
+        """The scope itself."""
+        self._routes = routes
+
+    @property
+    def method(self) -> str:
+        """The method; of a websocket, GET."""
+        found: str = self.scope.get("method", "GET")
+        return found
+
+    @property
+    def path(self) -> str:
+        """The path, decoded."""
+        found: str = self.scope["path"]
+        return found
+
+    @property
+    def peer(self) -> str | None:
+        """The address of who connected, as the server has it."""
+        client = self.scope.get("client")
+        return client[0] if client else None
+
+    def header(self, name: str) -> Sequence[str]:
+        """Return the values of a header."""
+        wanted = name.encode("latin-1")
+        return [value.decode("latin-1") for each, value in self.scope["headers"] if each == wanted]
+
+    @property
+    def route(self) -> str | None:
+        """The template, where templates were given."""
+        return None if self._routes is None else self._routes.template_of(self.path, decoded=True)
+
+    @property
+    def user(self) -> str | None:
+        """Who is logged in, as Starlette's `AuthenticationMiddleware` puts it into the scope."""
+        return user_of(self.scope.get("user"))
+
+
+def user_of(user: Any) -> str | None:
+    """Return who an object of Starlette's kind stands for; None for nobody."""
+    if user is None or not getattr(user, "is_authenticated", False):
+        return None
+    for name in ("identity", "username", "display_name"):
+        try:
+            found = getattr(user, name, None)
+        except NotImplementedError:  # as the users do that Starlette brings along
+            continue
+        if found:
+            return str(found)
+    return None
+
+
+class _Sending:
+    """Passes messages on, and puts headers on the first."""
+
+    __slots__ = ("_send", "_sent", "_start", "_visit")
+
+    def __init__(self, visit: Visit, send: Send) -> None:
+        self._visit = visit
+        self._send = send
+        self._start: Message | None = None
+        self._sent = 0
+
+    async def __call__(self, message: Message) -> None:
+        kind = message["type"]
+        if kind in _STARTS:
+            visit = self._visit
+            self._start = message
+            if visit.is_due:
+                visit.responded(self.response)
+            theirs = message.get("headers", ())
+            ours = _raw(visit.headers(_exposed(visit, theirs)))
+            if not visit.allowed or visit.manner.expose:
+                # Who handled a refusal may have told when to come back, and so do we.
+                names = {name for name, _ in ours}
+                theirs = [pair for pair in theirs if pair[0].lower() not in names]
+            message = {**message, "headers": [*theirs, *ours]}
+        elif kind in _BODIES:
+            self._sent += len(message.get("body", b""))
+        await self._send(message)
+
+    @property
+    def response(self) -> Response:
+        """What was sent so far; without anything, that the application failed."""
+        start = self._start
+        if start is None:
+            return Response(500)
+        pairs = start.get("headers", ())
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in pairs}
+        return Response(start.get("status", 101), headers, self._sent)
+
+
+def _exposed(visit: Visit, raw: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return what a response exposes to other origins already."""
+    if not visit.manner.expose:
+        return None
+    return b", ".join([value for name, value in raw if name.lower() == _EXPOSE]).decode("latin-1")
+
+
+def _raw(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(_NAMES.get(name) or _lower(name), value.encode("latin-1")) for name, value in headers]
+
+
+def _lower(name: str) -> bytes:
+    return name.lower().encode("latin-1")
+
+
+async def _send(send: Send, kind: str, refusal: Refusal) -> None:
+    length = ("Content-Length", str(len(refusal.body)))
+    headers = _raw([*refusal.headers, length])
+    await send({"type": f"{kind}.start", "status": refusal.status, "headers": headers})
+    await send({"type": f"{kind}.body", "body": refusal.body})

@@ -1,0 +1,167 @@
+"""FastAPI: limits as dependencies of a route, a router or an application.
+
+```python
+app = FastAPI()
+install(app, AsyncLimiter("redis://localhost:6379"), "1000/hour")
+
+@app.get("/search", dependencies=[Depends(RateLimit("10/minute", key="user"))])
+async def search(): ...
+```
+
+`install` puts a middleware around the application, which writes the headers, whatever an endpoint
+returns. Works for Starlette alike, whose routes take no dependencies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Unpack
+
+from limen.adapters import limit
+from limen.adapters.asgi import DOOR, VISIT, AsgiRequest, RateLimitMiddleware, Scope
+from limen.adapters.manner import Options
+from limen.adapters.missing import missing
+from limen.adapters.tasks import AsyncDoor
+from limen.adapters.visit import Visit
+from limen.errors import ConfigurationError
+from limen.model import Concurrency, Limit
+
+try:
+    from fastapi import FastAPI, HTTPException
+    from starlette.requests import HTTPConnection
+    from starlette.responses import Response
+except ImportError as error:
+    raise missing("fastapi", error) from None
+
+if TYPE_CHECKING:
+    from limen.adapters.sources import AsyncSource
+
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    429: {
+        "description": "Over a limit; `Retry-After` says when to come back",
+        "headers": {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds"}},
+        "content": {
+            "application/problem+json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "type": {"type": "string"},
+                        "title": {"type": "string"},
+                        "status": {"type": "integer"},
+                        "detail": {"type": "string"},
+                        "violated-policies": {"type": "array", "items": {"type": "string"}},
+                        "retry-after": {"type": "integer"},
+                    },
+                    "required": ["title", "status"],
+                }
+            }
+        },
+    }
+}
+"""What OpenAPI says of a refusal: `FastAPI(responses=RESPONSES)`, or of a router or a route."""
+
+
+class Refused(HTTPException):
+    """Stop a request that is over a limit. `visit` tells which, and when to come back."""
+
+    def __init__(self, visit: Visit) -> None:
+        self.visit = visit
+        self.refusal = visit.refusal()
+        """The whole response."""
+        headers = dict(self.refusal.headers)
+        # A handler of the application's own writes its own body. The headers that tell of the
+        # limits are written by the middleware.
+        retry_after = {name: headers[name] for name in ("Retry-After",) if name in headers}
+        super().__init__(self.refusal.status, self.refusal.detail, retry_after)
+
+
+class RateLimit(limit.RateLimit):
+    """A `RateLimit` that is a dependency: `Depends(RateLimit("10/minute"))`.
+
+    What depends on it gets the `Visit`. Without a `scope`, it counts each endpoint that it is put
+    on apart, by the template of its path.
+    """
+
+    async def __call__(self, connection: HTTPConnection) -> Visit:
+        """Let a request through, or raise `Refused`."""
+        scope = connection.scope
+        visit: Visit | None = scope.get(VISIT)
+        door: AsyncDoor | None = scope.get(DOOR)
+        if visit is None or door is None:
+            raise ConfigurationError(
+                "limen is not installed in this application; call "
+                "limen.adapters.fastapi.install(app, limiter) when it is made"
+            )
+        (limit,) = door.take(self)
+        request = _FastapiRequest(scope, visit.manner.addresses, native=connection)
+        if not await door.enter(visit, (limit.at(endpoint_of(scope)),), request):
+            raise Refused(visit)
+        return visit
+
+
+def install(
+    app: FastAPI,
+    limiter: AsyncSource,
+    *limits: str | Limit | Concurrency | limit.RateLimit,
+    **options: Unpack[Options],
+) -> None:
+    """Let limits work in an application: those given here hold for all of its requests.
+
+    To be called once, when the application is made; middleware that is added later, such as the
+    one for CORS, lies around it.
+    """
+    app.add_middleware(RateLimitMiddleware, limiter, *limits, **options)
+    app.add_exception_handler(Refused, _refuse)
+    if limits:
+        for status, described in RESPONSES.items():
+            app.router.responses.setdefault(status, described)
+
+
+def endpoint_of(scope: Scope) -> str | None:
+    """Return what tells endpoints apart: methods and template, `"GET /users/{id}"`."""
+    template = template_of(scope)
+    if template is None:
+        return None
+    methods = getattr(scope.get("route"), "methods", None) or ()
+    names = "|".join(sorted(set(methods) - {"HEAD", "OPTIONS"}))
+    return f"{names} {template}" if names else template
+
+
+def template_of(scope: Scope) -> str | None:
+    """Return the template of the path, with the prefixes of routers and of mounted applications."""
+    route = scope.get("route")
+    # Where a router is included, its prefix is not in the route but beside it.
+    context = scope.get("fastapi", {}).get("effective_route_context")
+    found = getattr(context, "path_format", None) or getattr(route, "path_format", None)
+    template: str | None = found or getattr(route, "path", None)
+    root: str = scope.get("root_path", "").removeprefix(scope.get("app_root_path", ""))
+    if template is None or not root:
+        return template
+    # A mounted application is known by the path itself, in which parameters may stand.
+    names = {
+        str(value): name
+        for name, value in scope.get("path_params", {}).items()
+        if f"{{{name}}}" not in template
+    }
+    parts = [f"{{{names[part]}}}" if part in names else part for part in root.split("/")]
+    return "/".join(parts) + template
+
+
+class _FastapiRequest(AsgiRequest):
+    __slots__ = ()
+
+    @property
+    def route(self) -> str | None:
+        return template_of(self.scope)
+
+    @property
+    def endpoint(self) -> str | None:
+        return endpoint_of(self.scope)
+
+
+async def _refuse(connection: Any, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    found = error.refusal
+    told = {name for name, _ in error.visit.headers()}
+    # Those are written by the middleware, for whatever response.
+    headers = {name: value for name, value in found.headers if name not in told}
+    return Response(found.body, found.status, headers)

@@ -1,0 +1,187 @@
+"""`RateLimit`: what is asked about a request, in the one vocabulary of all adapters. Pure."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import Any, Self, get_args
+
+from limen.adapters.keys import Key, KeyFunction, Missing, key_of
+from limen.errors import ConfigurationError, InvalidInput, shown
+from limen.limiter.decorate import name_of
+from limen.limiter.plan import distinct
+from limen.model import Check, Concurrency, Limit, OnError, valid_cost
+
+Cost = int | Callable[[Any], Any]
+Attributes = Callable[[Any], Any]
+When = Callable[[Any], Any]
+_MAX_KNOWN = 1_024
+_MAX_PLACES = 10_000
+
+
+class RateLimit:
+    """Limits on a request: whom they count, what it costs, and when they do not apply.
+
+    ```python
+    RateLimit("100/minute", "1000/day")                       # by address
+    RateLimit("10/second", Concurrency(5, lease=30), key="user")
+    RateLimit("5/minute", deduct_when=lambda response: response.status == 401)
+    RateLimit()                                               # the rules of an engine or a service
+    ```
+
+    Functions get the framework's own request; for asyncio, `key`, `cost`, `attributes` and
+    `exempt_when` may be async. Those that come after the response get the framework's own response,
+    or a `Response` where it has none.
+    """
+
+    def __init__(  # noqa: PLR0913  # it is the value object that many parameters become
+        self,
+        *limits: str | Limit | Concurrency,
+        key: Key | str | tuple[Key | str, ...] | KeyFunction = "ip",
+        cost: Cost = 1,
+        scope: str | None = None,
+        exempt_when: When | None = None,
+        deduct_when: When | None = None,
+        settle: Callable[[Any], int | Mapping[str, int]] | None = None,
+        missing: Missing | None = None,
+        on_error: OnError | None = None,
+        attributes: Attributes | None = None,
+    ) -> None:
+        self.limits: tuple[Limit | Concurrency, ...] = _limits(limits)
+        """What is allowed; nothing when rules decide."""
+        self.key: Key = key_of(key)
+        """Whom it counts apart: `"ip"`, a tuple such as `("user", "route")`, or a function."""
+        self.cost: Cost = cost if callable(cost) else valid_cost(cost)
+        """How many units a request takes, or a function that says so."""
+        self.scope = _scope(scope)
+        """What shares one count: everything of the same scope. None is where it stands: each
+        endpoint that it is put on; the whole application, for a middleware."""
+        self.exempt_when = _function("exempt_when", exempt_when)
+        """Whether a request is not limited at all."""
+        self.deduct_when = _function("deduct_when", deduct_when)
+        """Whether a response counts, such as a failed login. Until it is there the request does
+        count, so that nobody gets past by asking many times at once."""
+        self.settle = _function("settle", settle)
+        """What a request cost in the end, once its response is sent."""
+        self.missing: Missing | None = _missing(missing)
+        """What happens to who has no key: `error`, `skip` lets pass, `deny` refuses. None is as the
+        key has it: who does not say who he is is refused, all else is an error."""
+        self.on_error = on_error
+        """What happens when the store is away; None is the limiter's own setting."""
+        self.attributes = _function("attributes", attributes)
+        """More attributes for rules: `lambda request: {"plan": request.user.plan}`."""
+        self.has_slots: bool = any(isinstance(limit, Concurrency) for limit in self.limits)
+        self.is_corrected: bool = deduct_when is not None or settle is not None
+        before = (self.key.function, cost, exempt_when, attributes)
+        self.is_async: bool = any(inspect.iscoroutinefunction(each) for each in before) or (
+            self.key.is_async
+        )
+        """Whether one of the functions that come before the decision is async."""
+        self._prefix = "" if self.scope is None else f"{self.scope} "
+        self._known: dict[tuple[str, int], tuple[Check, ...]] = {}
+        self._at: dict[str, Self] = {}
+        if attributes is not None and self.limits:
+            raise ConfigurationError("attributes are for rules; limits of your own count by key")
+        # Whatever is wrong with on_error, it is better said now than with the first request.
+        self.checks("any", 1)
+
+    def at(self, place: str | None) -> Self:
+        """Return the same limit for one place, which is its scope if it names none itself."""
+        if self.scope is not None or place is None:
+            return self
+        found = self._at.get(place)
+        if found is None:
+            found = copy(self)
+            found.scope, found._prefix, found._known = place, f"{place} ", {}
+            if len(self._at) >= _MAX_PLACES:
+                self._at.clear()
+            self._at[place] = found
+        return found
+
+    def checks(self, key: str, cost: int) -> tuple[Check, ...]:
+        """Put each limit on a key of a request."""
+        text = self._prefix + key
+        found = self._known.get((text, cost))
+        if found is not None:
+            return found
+        found = tuple(
+            [
+                # A slot has no cost.
+                Check(
+                    limit,
+                    text,
+                    1 if isinstance(limit, Concurrency) else cost,
+                    on_error=self.on_error,
+                ).validated()
+                for limit in self.limits
+            ]
+        )
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        self._known[text, cost] = found
+        return found
+
+    def valid_cost(self, cost: object) -> int:
+        """Return what the cost function answered, or raise an error that names it."""
+        try:
+            return valid_cost(cost)
+        except InvalidInput as error:
+            name = f"the cost function {name_of(self.cost)}" if callable(self.cost) else "cost"
+            raise ConfigurationError(f"{name}: {error}") from None
+
+    def refuse_async(self, adapter: str) -> None:
+        """Raise `ConfigurationError` if a function is async, for an adapter of threads."""
+        if self.is_async:
+            raise ConfigurationError(
+                f"{adapter} runs in threads and cannot await; use functions that are not async"
+            )
+
+    def __repr__(self) -> str:
+        limits = "; ".join(map(str, self.limits)) or "the rules"
+        return f"<RateLimit {limits} by {self.key.name}>"
+
+
+def rate_limits(
+    limits: tuple[str | Limit | Concurrency | RateLimit, ...],
+) -> tuple[RateLimit, ...]:
+    """Return what the arguments of an adapter stand for: plain limits together are one."""
+    found = [limit for limit in limits if isinstance(limit, RateLimit)]
+    plain = [limit for limit in limits if not isinstance(limit, RateLimit)]
+    return (RateLimit(*plain), *found) if plain else tuple(found)
+
+
+def _limits(limits: tuple[object, ...]) -> tuple[Limit | Concurrency, ...]:
+    found: list[Limit | Concurrency] = []
+    for limit in limits:
+        if isinstance(limit, str):
+            found.extend(Limit.parse_all(limit))
+        elif isinstance(limit, Limit | Concurrency):
+            found.append(limit)
+        else:
+            raise ConfigurationError(
+                "a limit must be text such as '100/minute', a Limit or a Concurrency, "
+                f"got {shown(limit)}"
+            )
+    distinct([Check(limit, "any") for limit in found])
+    return tuple(found)
+
+
+def _scope(scope: object) -> str | None:
+    if scope is None or (isinstance(scope, str) and scope and " " not in scope):
+        return scope
+    raise ConfigurationError(f"scope must be text without blanks, got {shown(scope)}")
+
+
+def _missing(missing: object) -> Missing | None:
+    if missing is None or missing in get_args(Missing):
+        return missing  # type: ignore[return-value]  # it is one of them
+    raise ConfigurationError(
+        f"missing must be {', '.join(get_args(Missing))} or None, got {shown(missing)}"
+    )
+
+
+def _function(name: str, function: Any) -> Any:
+    if function is None or callable(function):
+        return function
+    raise ConfigurationError(f"{name} must be a function, got {shown(function)}")

@@ -1,0 +1,93 @@
+"""`Request` and `Response`: what every adapter tells of a request and its answer, in one form.
+
+An adapter derives a `Request` that reads its framework's own; nothing is read before it is needed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from limen.http import Client, ClientAddresses, normal_path
+
+# Servers that read proxies' headers themselves take any text there for an address. Whoever sends
+# one that is none is counted with those who do the same: he has no choice of buckets.
+_UNREADABLE = Client("unreadable", "unreadable")
+
+
+class Request(ABC):
+    """A request, as limits see it."""
+
+    __slots__ = ("_addresses", "native")
+
+    def __init__(self, native: Any, addresses: ClientAddresses) -> None:
+        self.native = native
+        """The framework's own request: what key functions and the like are called with."""
+        self._addresses = addresses
+
+    @property
+    @abstractmethod
+    def method(self) -> str:
+        """The method: `"GET"`."""
+
+    @property
+    @abstractmethod
+    def path(self) -> str:
+        """The path, decoded, as the framework has it."""
+
+    @property
+    @abstractmethod
+    def peer(self) -> str | None:
+        """The address of who connected; None for a socket in the file system."""
+
+    @abstractmethod
+    def header(self, name: str) -> Sequence[str]:
+        """Return the values of a header, one for each time it was sent. `name` is in lower case."""
+
+    @property
+    def route(self) -> str | None:
+        """The template of the path: `"/users/{id}"`. None where it is not known, or not yet."""
+        return None
+
+    @property
+    def endpoint(self) -> str | None:
+        """What tells endpoints apart: the methods and the template, `"GET /users/{id}"`."""
+        return self.route
+
+    @property
+    def user(self) -> str | None:
+        """Who is logged in, as the framework knows it; None for nobody."""
+        return None
+
+    @property
+    def client(self) -> Client | None:
+        """Who asks, by address, through proxies that are trusted; None without an address."""
+        header, peer = self._addresses.header, self.peer
+        found = self._addresses.of(peer, self.header(header) if header else ())
+        return found or (_UNREADABLE if peer and "/" not in peer else None)
+
+    def attributes(self) -> dict[str, str]:
+        """Return what rules may match and count by. What is not known is left out."""
+        found = {"method": self.method, "path": normal_path(self.path, decoded=True)}
+        client, route, user = self.client, self.route, self.user
+        if client is not None:
+            found["ip"] = client.key
+        if route is not None:
+            found["route"] = route
+        if user is not None:
+            found["user"] = user
+        return found
+
+
+class Response(Struct):
+    """An answer, where the framework has no object for it. `deduct_when` and `settle` get it."""
+
+    status: int
+    """The status: 200."""
+    headers: Mapping[str, str] = {}
+    """The headers, names in lower case; of several of one name, the last."""
+    bytes_sent: int = 0
+    """How much of the body is sent. All of it, when `settle` is asked."""

@@ -1,0 +1,270 @@
+"""`AsyncDoor`: asks about requests, for adapters on asyncio. The twin for threads is `threads`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
+
+from limen.adapters.limit import RateLimit, rate_limits
+from limen.adapters.manner import Options, manner_of
+from limen.adapters.plan import Item, has_slots, item_of, item_of_async, joined
+from limen.adapters.request import Request
+from limen.adapters.sources import kind_of, one_number, own_of, valid_for
+from limen.adapters.visit import Actual, Passage, Visit, log_not_settled
+from limen.client import AsyncClient, ServiceRefused
+from limen.errors import LimenError, RateLimitExceeded
+from limen.limiter import AsyncLimiter
+from limen.model import Concurrency, Decision, Limit, Receipt
+
+if TYPE_CHECKING:
+    from limen.adapters.sources import AsyncSource
+    from limen.engine import AsyncEngine
+
+
+class AsyncAsker(Protocol):
+    """One who can be asked."""
+
+    async def ask(self, items: list[Item]) -> list[Passage]:
+        """Ask about all of them, or up to the first that refuses."""
+
+    async def settle(self, what: Any, actual: Actual) -> bool:
+        """Correct what was charged."""
+
+    async def refund(self, said: Any) -> bool:
+        """Give back what was charged."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+
+class AsyncDoor:
+    """Where requests come through: whom to ask, about what, and how to tell the client.
+
+    An adapter makes a visit of each request, enters, and leaves when the response is sent.
+    """
+
+    def __init__(
+        self,
+        source: AsyncSource,
+        *limits: str | Limit | Concurrency | RateLimit,
+        **options: Unpack[Options],
+    ) -> None:
+        self._kind = kind_of(source, is_async=True)
+        self._asker: AsyncAsker = _asker(self._kind, source)
+        self.manner = manner_of(options)
+        """How clients are told."""
+        self.limits: tuple[RateLimit, ...] = self.take(*limits)
+        """What holds for every request."""
+
+    def take(self, *limits: str | Limit | Concurrency | RateLimit) -> tuple[RateLimit, ...]:
+        """Return limits that can be asked about here, or raise `ConfigurationError`."""
+        found = rate_limits(limits)
+        for limit in found:
+            valid_for(self._kind, limit)
+        return found
+
+    def visit(self, request: Request) -> Visit:
+        """Begin with a request."""
+        return Visit(request, self.manner)
+
+    async def enter(
+        self,
+        visit: Visit,
+        limits: Iterable[RateLimit],
+        request: Request | None = None,
+    ) -> bool:
+        """Ask about a request; False when it is refused, and then it is charged nothing.
+
+        `request` is the request as it is known by now, if that is more than when the visit began.
+        A leaky bucket delays the caller here.
+        """
+        request = request or visit.request
+        items: list[Item] = []
+        for limit in limits:
+            if limit.is_async:
+                item = await item_of_async(limit, request)
+            else:
+                item = item_of(limit, request)
+            if item is None:
+                continue
+            if item.lacks:
+                visit.lacks(item.lacks)
+                await self.give_back(visit)
+                return False
+            items.append(item)
+        if not items:
+            return True
+        delay = 0.0
+        for passage in await self._asker.ask(items):
+            visit.passages.append(passage)
+            if not passage.allowed:
+                await self.give_back(visit)
+                return False
+            if passage.slot is None and passage.said.delay:
+                delay = max(delay, passage.said.delay)
+        if delay:
+            await self._sit_out(visit, delay)
+        return True
+
+    async def leave(self, visit: Visit, response: Any) -> None:
+        """Settle what the response says, and let go of what was held, also when cancelled."""
+        if visit.is_due:
+            await _to_the_end(self._leave(visit, response))
+
+    async def _leave(self, visit: Visit, response: Any) -> None:
+        for passage in visit.passages:
+            if not passage.is_due:
+                continue
+            slot, passage.slot = passage.slot, None
+            try:
+                for what, actual in passage.due(response):
+                    await passage.asker.settle(what, actual)
+            except LimenError as error:
+                log_not_settled(error)
+            finally:
+                if slot is not None:
+                    await slot.__aexit__(None, None, None)
+
+    async def give_back(self, visit: Visit) -> None:
+        """Give back what those charged who let a request pass that was refused after all."""
+        if any(visit.passages):
+            await _to_the_end(self._give_back(visit))
+
+    async def _give_back(self, visit: Visit) -> None:
+        for passage in visit.passages:
+            if not passage.allowed:
+                continue
+            slot, passage.slot = passage.slot, None
+            try:
+                await passage.asker.refund(passage.said)
+            finally:
+                if slot is not None:
+                    await slot.__aexit__(None, None, None)
+
+    async def _sit_out(self, visit: Visit, delay: float) -> None:
+        try:
+            await self._asker.sleep(delay)
+        except BaseException:
+            await self.give_back(visit)
+            raise
+
+
+class _OfLimiter:
+    """Asks a limiter: all limits in one call, all or nothing."""
+
+    def __init__(self, limiter: AsyncLimiter) -> None:
+        self._limiter = limiter
+        self.refund = limiter.refund
+
+    async def sleep(self, seconds: float) -> None:
+        await self._limiter.clock.sleep_async(seconds)
+
+    async def settle(self, what: Decision | Receipt, actual: Actual) -> bool:
+        return await self._limiter.settle(what, one_number(actual))
+
+    async def ask(self, items: list[Item]) -> list[Passage]:
+        places = None
+        if len(items) == 1:
+            checks = items[0].checks
+        else:
+            checks, places = joined(items)
+        if not has_slots(items):
+            return [Passage(tuple(items), await self._limiter.ask(checks), self, places)]
+        slot = self._limiter.hold(*checks)
+        try:
+            await slot.__aenter__()
+        except RateLimitExceeded as error:
+            return [Passage(tuple(items), error.decision, self, places)]
+        return [Passage(tuple(items), slot.decision, self, places, slot)]
+
+
+class _OfEngine:
+    """Asks the rules of an engine; limits of one's own, its limiter."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        from limen.engine import RequestRefused
+
+        self._refused = RequestRefused
+        self._engine = engine
+        self._own = _OfLimiter(engine.limiter)
+        self.settle = engine.settle
+        self.refund = engine.refund
+        self.sleep = self._own.sleep
+
+    async def ask(self, items: list[Item]) -> list[Passage]:
+        own = [item for item in items if item.attributes is None]
+        found = await self._own.ask(own) if own else []
+        for item in items:
+            if item.attributes is not None and all(found):
+                found.append(await self._by_rules(item, item.attributes))
+        return found
+
+    async def _by_rules(self, item: Item, attributes: Any) -> Passage:
+        engine = self._engine
+        asked = engine.ask(attributes, item.cost, slots=True)
+        checks = tuple(asked.checks)
+        if not any(isinstance(check.limit, Concurrency) for check in checks):
+            said = asked.verdict(await engine.limiter.ask(checks) if checks else None)
+            return Passage((item,), said, self)
+        slot = engine.slot(attributes, item.cost)
+        try:
+            await slot.__aenter__()
+        except self._refused as error:
+            return Passage((item,), error.verdict, self)
+        return Passage((item,), slot.verdict, self, slot=slot)
+
+
+class _OfClient:
+    """Asks a service: its rules, or limits of one's own, each in a call of its own."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self.settle = client.settle
+        self.refund = client.refund
+        self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+    async def ask(self, items: list[Item]) -> list[Passage]:
+        found: list[Passage] = []
+        for item in items:
+            if all(found):
+                found.append(await self._ask(item))
+        return found
+
+    async def _ask(self, item: Item) -> Passage:
+        client = self._client
+        if item.attributes is not None:
+            said = await client.decide(item.attributes, item.cost)
+            if not said.not_applicable:
+                return Passage((item,), said, self)
+            # One of the rules grants places, which is asked for in another way.
+            await client.refund(said)
+            return await self._held(item, client.slot(item.attributes, item.cost))
+        key, limits = own_of(item)
+        places = [limit for limit in item.limit.limits if isinstance(limit, Concurrency)]
+        if places:
+            return await self._held(item, client.hold(key, places[0], *limits))
+        return Passage((item,), await client.check(key, *limits, cost=item.cost), self)
+
+    async def _held(self, item: Item, slot: Any) -> Passage:
+        try:
+            await slot.__aenter__()
+        except ServiceRefused as error:
+            return Passage((item,), error.verdict, self)
+        return Passage((item,), slot.verdict, self, slot=slot)
+
+
+async def _to_the_end(work: Any) -> None:
+    """Do something to its end, also when whoever waits for it is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def _asker(kind: str, source: Any) -> Any:
+    if kind == "limiter":
+        return _OfLimiter(source)
+    return _OfEngine(source) if kind == "engine" else _OfClient(source)
