@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import footprint, gateways, memory, redis_store, report, rules, service
+from bench import footprint, frameworks, gateways, memory, redis_store, report, rules, service
 from bench.harness import BenchError
 
 _README = Path("README.md")
@@ -17,6 +17,7 @@ _SECTIONS: dict[str, Callable[[bool, Callable[[str], None]], str]] = {
     "footprint": footprint.run,
     "redis": redis_store.run,
     "rules": rules.run,
+    "frameworks": frameworks.run,
     "service": service.run,
     "gateways": gateways.run,
 }

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any, Self, get_args
 
+from msgspec import Struct
+
 from limen.adapters.keys import Key, KeyFunction, Missing, key_of
 from limen.errors import ConfigurationError, InvalidInput, shown
 from limen.limiter.decorate import name_of
@@ -79,12 +81,12 @@ class RateLimit:
         )
         """Whether one of the functions that come before the decision is async."""
         self._prefix = "" if self.scope is None else f"{self.scope} "
-        self._known: dict[tuple[str, int], tuple[Check, ...]] = {}
+        self._known: dict[tuple[str, int], Item] = {}
         self._at: dict[str, Self] = {}
         if attributes is not None and self.limits:
             raise ConfigurationError("attributes are for rules; limits of your own count by key")
         # Whatever is wrong with on_error, it is better said now than with the first request.
-        self.checks("any", 1)
+        self.item("any", 1)
 
     def at(self, place: str | None) -> Self:
         """Return the same limit for one place, which is its scope if it names none itself."""
@@ -99,27 +101,22 @@ class RateLimit:
             self._at[place] = found
         return found
 
-    def checks(self, key: str, cost: int) -> tuple[Check, ...]:
-        """Put each limit on a key of a request."""
-        text = self._prefix + key
-        found = self._known.get((text, cost))
+    def item(self, key: str, cost: int) -> Item:
+        """Return what is asked about a request of a key: each limit put on it."""
+        found = self._known.get((key, cost))
         if found is not None:
             return found
-        found = tuple(
-            [
-                # A slot has no cost.
-                Check(
-                    limit,
-                    text,
-                    1 if isinstance(limit, Concurrency) else cost,
-                    on_error=self.on_error,
-                ).validated()
-                for limit in self.limits
-            ]
-        )
+        text = self._prefix + key
+        checks = [
+            # A slot has no cost.
+            Check(
+                limit, text, 1 if isinstance(limit, Concurrency) else cost, on_error=self.on_error
+            ).validated()
+            for limit in self.limits
+        ]
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
-        self._known[text, cost] = found
+        found = self._known[key, cost] = Item(self, cost, tuple(checks))
         return found
 
     def valid_cost(self, cost: object) -> int:
@@ -140,6 +137,19 @@ class RateLimit:
     def __repr__(self) -> str:
         limits = "; ".join(map(str, self.limits)) or "the rules"
         return f"<RateLimit {limits} by {self.key.name}>"
+
+
+class Item(Struct, frozen=True):
+    """What one `RateLimit` asks about one request."""
+
+    limit: RateLimit
+    cost: int
+    checks: tuple[Check, ...] = ()
+    """For limits of one's own."""
+    attributes: Mapping[str, str] | None = None
+    """For rules."""
+    lacks: tuple[str, ...] = ()
+    """What the request does not say, and is refused for."""
 
 
 def rate_limits(

@@ -10,9 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct
-
-from limen.adapters.limit import RateLimit
+from limen.adapters.limit import Item, RateLimit
 from limen.adapters.request import Request
 from limen.errors import ConfigurationError
 from limen.limiter.decorate import name_of
@@ -23,19 +21,6 @@ _UNKNOWN_CLIENT = (
     "the request has no address to count by; name the proxies that say it, by "
     "addresses=AddressSettings(trusted_proxies=..., header=...), or choose another key"
 )
-
-
-class Item(Struct, frozen=True, gc=False):
-    """What one `RateLimit` asks about one request."""
-
-    limit: RateLimit
-    cost: int
-    checks: tuple[Check, ...] = ()
-    """For limits of one's own."""
-    attributes: Mapping[str, str] | None = None
-    """For rules."""
-    lacks: tuple[str, ...] = ()
-    """What the request does not say, and is refused for."""
 
 
 def item_of(limit: RateLimit, request: Request) -> Item | None:
@@ -116,7 +101,7 @@ def _item(
 ) -> Item | None:
     if text is None:
         return _without_key(limit, cost, request, answer, None)
-    return Item(limit, cost, limit.checks(text, cost))
+    return limit.item(text, cost)
 
 
 def _without_key(

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from limen.adapters.limit import RateLimit
-from limen.adapters.plan import Item
+from limen.adapters.limit import Item, RateLimit
 from limen.client import AsyncClient, Client
 from limen.errors import ConfigurationError, InvalidInput, shown
 from limen.limiter import AsyncLimiter, Limiter

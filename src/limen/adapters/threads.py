@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from limen.adapters.limit import RateLimit, rate_limits
+from limen.adapters.limit import Item, RateLimit, rate_limits
 from limen.adapters.manner import Options, manner_of
-from limen.adapters.plan import Item, has_slots, item_of, joined
+from limen.adapters.plan import has_slots, item_of, joined
 from limen.adapters.request import Request
 from limen.adapters.sources import kind_of, one_number, own_of, valid_for
 from limen.adapters.visit import Actual, Passage, Visit, log_not_settled

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from msgspec import structs
 
 from limen import wire
-from limen.adapters.limit import RateLimit
+from limen.adapters.limit import Item, RateLimit
 from limen.adapters.manner import Manner
-from limen.adapters.plan import Item
 from limen.adapters.request import Request
 from limen.client.answer import answer_of_told
 from limen.errors import LimenError
@@ -258,9 +257,12 @@ def _quick_headers(visit: Visit) -> list[tuple[str, str]] | None:
 
     None when it is another: what the rules say, a refusal, somebody standing in for the store.
     """
+    passages = visit.passages
+    if len(passages) == 1 and passages[0].places is None:
+        return _quickest_headers(passages[0])
     limits: list[RateLimit] = []
     parts: list[Decision] = []
-    for passage in visit.passages:
+    for passage in passages:
         said = passage.said
         if not isinstance(said, Decision) or not said.allowed or passage._given_back:
             return None
@@ -271,6 +273,26 @@ def _quick_headers(visit: Visit) -> list[tuple[str, str]] | None:
     terms, known = _policies(tuple(limits))
     if len(parts) != len(known) or len(known) > MAX_POLICIES:
         return None
+    return _several(terms, known, parts)
+
+
+def _quickest_headers(passage: Passage) -> list[tuple[str, str]] | None:
+    """Return the same for one `RateLimit`, which is all that most requests meet."""
+    said = passage.said
+    if not isinstance(said, Decision) or not said.allowed or passage._given_back:
+        return None
+    terms, known = _policies((passage.items[0].limit,))
+    if len(known) == 1:
+        if said.source not in COUNTED:
+            return None
+        standing = known[0].standing(True, said.remaining, 0.0, said.reset_after)
+        return [("RateLimit-Policy", terms), ("RateLimit", standing)]
+    return None if len(known) > MAX_POLICIES else _several(terms, known, said.parts)
+
+
+def _several(
+    terms: str, known: list[Policy], parts: Sequence[Decision]
+) -> list[tuple[str, str]] | None:
     standings: list[str] = []
     for part, policy in zip(parts, known, strict=True):
         if part.source not in COUNTED:

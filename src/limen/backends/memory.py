@@ -91,7 +91,8 @@ class MemoryBackend:
         self._inside = True
         try:
             now_us = self._time_ns() // 1_000
-            self._states.forget(now_us)
+            if now_us >= self._states.next_due_us:
+                self._states.forget(now_us)
             if len(checks) == 1:
                 return (self._decide(checks[0], now_us, charge, holder),)
             readings = [self._decide(check, now_us, False, holder) for check in checks]

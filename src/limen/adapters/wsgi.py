@@ -1,0 +1,252 @@
+"""`RateLimitMiddleware` for WSGI: Flask, Django, Bottle, Pyramid, or nothing but WSGI.
+
+Pure WSGI (PEP 3333): a response is passed on as it comes, chunk by chunk, and is over when the
+server closes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from http.client import responses
+from typing import TYPE_CHECKING, Any, Unpack
+
+from limen.adapters.limit import RateLimit
+from limen.adapters.manner import Options
+from limen.adapters.request import Request, Response
+from limen.adapters.threads import Door
+from limen.adapters.visit import Visit
+from limen.http import ClientAddresses, Routes
+from limen.model import Concurrency, Limit
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+    from limen.adapters.sources import Source
+
+VISIT = "limen.visit"
+"""Where an environ has what was said so far."""
+_EXPOSE = "access-control-expose-headers"
+_NOT_PREFIXED = ("CONTENT_TYPE", "CONTENT_LENGTH")
+
+
+class RateLimitMiddleware:
+    """Limits all requests of an application.
+
+    ```python
+    app = RateLimitMiddleware(app, Limiter("redis://localhost:6379"), "100/minute")
+    ```
+
+    Plain limits count by address, over the whole application; `RateLimit` says more. `refused` is
+    a WSGI application that answers instead of limen when a request is refused; the environ has the
+    visit at `"limen.visit"`.
+    """
+
+    def __init__(
+        self,
+        app: WSGIApplication,
+        limiter: Source,
+        *limits: str | Limit | Concurrency | RateLimit,
+        refused: WSGIApplication | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        self.app = app
+        self.door = Door(limiter, *limits, adapter="WSGI", **options)
+        self._refused = refused
+
+    def __call__(
+        self, environ: WSGIEnvironment, start_response: StartResponse, /
+    ) -> Iterable[bytes]:
+        """Let a request through, or refuse it."""
+        door = self.door
+        around: Visit | None = environ.get(VISIT)
+        if around is not None:
+            # Whoever made the visit tells the client, and settles it.
+            let_in = door.enter(around, door.limits)
+            app = self.app if let_in else self._refused or _refuse
+            return app(environ, start_response)
+        manner = door.manner
+        visit = door.visit(WsgiRequest(environ, manner.addresses, manner.routes))
+        environ[VISIT] = visit  # also for what lies further in, which may ask about more
+        starting = _Starting(visit, start_response)
+        if not door.enter(visit, door.limits):
+            return (self._refused or _refuse)(environ, starting)
+        stay = _Stay(door, visit, starting)
+        try:
+            body = self.app(environ, starting)
+            if _is_done(body, environ) and not visit.is_due:
+                # As it is: a server knows how long a list is, and how to send a file.
+                return body
+            return _Body(body, stay)
+        except BaseException:
+            stay.end()
+            raise
+
+
+class WsgiRequest(Request):
+    """An environ, as limits see it. Functions of the user's get this: there is nothing native."""
+
+    __slots__ = ("_routes", "environ")
+
+    def __init__(
+        self,
+        environ: WSGIEnvironment,
+        addresses: ClientAddresses,
+        routes: Routes | None = None,
+        native: Any = None,
+    ) -> None:
+        super().__init__(self if native is None else native, addresses)
+        self.environ = environ
+        """The environ itself."""
+        self._routes = routes
+
+    @property
+    def method(self) -> str:
+        """The method."""
+        return self._text("REQUEST_METHOD") or "GET"
+
+    @property
+    def path(self) -> str:
+        """The whole path, decoded: `SCRIPT_NAME` and `PATH_INFO`."""
+        found = self._text("SCRIPT_NAME") + self._text("PATH_INFO")
+        if found.isascii():
+            return found or "/"
+        # What the client sent in UTF-8 comes as if it were Latin-1.
+        return found.encode("latin-1", "replace").decode("utf-8", "replace")
+
+    @property
+    def peer(self) -> str | None:
+        """The address of who connected, as the server has it."""
+        return self._text("REMOTE_ADDR") or None
+
+    def header(self, name: str) -> Sequence[str]:
+        """Return the value of a header. What was sent several times, the server has joined."""
+        variable = name.upper().replace("-", "_")
+        if variable not in _NOT_PREFIXED:
+            variable = f"HTTP_{variable}"
+        found = self._text(variable)
+        return (found,) if found else ()
+
+    @property
+    def route(self) -> str | None:
+        """The template, where templates were given."""
+        return None if self._routes is None else self._routes.template_of(self.path, decoded=True)
+
+    @property
+    def user(self) -> str | None:
+        """Who is logged in, as the server says it in `REMOTE_USER`."""
+        return self._text("REMOTE_USER") or None
+
+    def _text(self, variable: str) -> str:
+        """Return a variable of the environ; nothing when it is missing, or no text."""
+        found = self.environ.get(variable, "")
+        return found if isinstance(found, str) else ""
+
+
+class _Starting:
+    """A `start_response` that puts headers on the response."""
+
+    __slots__ = ("_headers", "_start", "_status", "_visit", "sent")
+
+    def __init__(self, visit: Visit, start: StartResponse) -> None:
+        self._visit = visit
+        self._start = start
+        self._status = ""
+        self._headers: list[tuple[str, str]] = []
+        self.sent = 0
+
+    def __call__(
+        self, status: str, headers: list[tuple[str, str]], exc_info: Any = None, /
+    ) -> Callable[[bytes], object]:
+        visit = self._visit
+        self._status, self._headers = status, headers
+        if visit.allowed and visit.is_due:
+            visit.responded(self.response)
+        told = visit.headers(self._exposed() if visit.manner.expose else None)
+        names = {name.lower() for name, _ in told}
+        # Nothing is said twice. The last word is that of who counts.
+        told = [pair for pair in headers if pair[0].lower() not in names] + told
+        write = self._start(status, told, exc_info) if exc_info else self._start(status, told)
+
+        def count(data: bytes) -> None:
+            self.sent += len(data)
+            write(data)
+
+        return count
+
+    @property
+    def response(self) -> Response:
+        """What was sent so far; without anything, that the application failed."""
+        code = self._status[:3]
+        headers = {name.lower(): value for name, value in self._headers}
+        return Response(int(code) if code.isdecimal() else 500, headers, self.sent)
+
+    def _exposed(self) -> str:
+        """Return what a response exposes to other origins by itself."""
+        return ", ".join([value for name, value in self._headers if name.lower() == _EXPOSE])
+
+
+class _Stay:
+    """A request that was let in, until its response is sent."""
+
+    __slots__ = ("_door", "_is_over", "_visit", "starting")
+
+    def __init__(self, door: Door, visit: Visit, starting: _Starting) -> None:
+        self._door = door
+        self._visit = visit
+        self._is_over = False
+        self.starting = starting
+
+    def end(self) -> None:
+        """Settle, and let go of what was held. Once, and not for who was refused further in."""
+        if self._is_over:
+            return
+        self._is_over = True
+        visit = self._visit
+        if visit.allowed and visit.is_due:
+            self._door.leave(visit, self.starting.response)
+
+
+class _Body:
+    """What an application returned, passed on as it comes."""
+
+    __slots__ = ("_body", "_chunks", "_stay")
+
+    def __init__(self, body: Iterable[bytes], stay: _Stay) -> None:
+        self._body = body
+        self._chunks: Iterator[bytes] = iter(body)
+        self._stay = stay
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        chunk = next(self._chunks)
+        self._stay.starting.sent += len(chunk)
+        return chunk
+
+    def close(self) -> None:
+        """Be told that all is sent, or that nobody listens any more."""
+        try:
+            close = getattr(self._body, "close", None)
+            if close is not None:
+                close()
+        finally:
+            self._stay.end()
+
+
+def _is_done(body: object, environ: WSGIEnvironment) -> bool:
+    """Return whether nothing of the application runs any more, so that no cost can be said."""
+    of_server = environ.get("wsgi.file_wrapper")
+    return isinstance(body, list | tuple) or (
+        isinstance(of_server, type) and isinstance(body, of_server)
+    )
+
+
+def _refuse(environ: WSGIEnvironment, start_response: StartResponse, /) -> Iterable[bytes]:
+    """Answer who is refused, as an application does."""
+    visit: Visit = environ[VISIT]
+    refusal = visit.refusal()
+    status = f"{refusal.status} {responses.get(refusal.status, 'Refused')}"
+    length = ("Content-Length", str(len(refusal.body)))
+    start_response(status, [*refusal.headers, length])
+    return [] if visit.request.method == "HEAD" else [refusal.body]
