@@ -145,11 +145,15 @@ def limits_for(chance: random.Random, algorithm: str) -> list[Limit]:
         quotas, period = [largest, largest - 1, largest // 7, 5], chance.choice(EXTREME_PERIODS)
     calendar = algorithm == "fixed_window" and chance.random() < 0.5
     span = chance.choice(["month", "calendar day"]) if calendar else period
+    from_first = algorithm == "fixed_window" and not calendar and chance.random() < 0.5
     limits: list[Limit] = []
     while len(limits) < 3:
         # A few of the extremes cannot be combined.
         with suppress(InvalidLimit):
-            limits.append(draw_limit(chance, algorithm, chance.choice(quotas), span))
+            limit = draw_limit(chance, algorithm, chance.choice(quotas), span)
+            if from_first:
+                limit = Limit(limit.quota, span, algorithm=algorithm, from_first=True)
+            limits.append(limit)
     return limits[: chance.randint(1, 3)]
 
 

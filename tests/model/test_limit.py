@@ -28,6 +28,7 @@ READ: dict[str, Limit] = {
         100, 60, algorithm="rolling_window", min_interval=0.05, count_denied=True
     ),
     "2/s leaky_bucket max_delay 1.5s": Limit(2, 1, algorithm="leaky_bucket", max_delay=1.5),
+    "10/h fixed_window from_first": Limit(10, 3_600, algorithm="fixed_window", from_first=True),
     "10/month": Limit(10, "month"),
     "10/calendar day": Limit(10, "calendar day"),
     "10 PER Month": Limit(10, "month"),
@@ -101,6 +102,8 @@ MISTAKES: dict[str, str] = {
     "10/minute min_interval 61s": "min_interval must be at most the period of 1 minute",
     "10/minute min_interval 5": "expected a unit",
     "10/minute max_delay 1s": "max_delay belongs to leaky_bucket",
+    "10/minute from_first": "from_first belongs to fixed_window with a period of seconds",
+    "10/month from_first": "from_first belongs to fixed_window with a period of seconds",
     "10001/minute": "add 'packed_window' to say that this is meant",
     "10001/minute rolling_window": "rolling_window holds at most 10,000 units",
     "1000001/day packed_window": "packed_window holds at most 1,000,000 units",
@@ -171,6 +174,7 @@ def any_limit(draw: st.DrawFn) -> Limit:
     period: float | str = draw(st.integers(10**5, 10**12)) / 1e6
     if algorithm == "fixed_window":
         period = draw(st.sampled_from([period, "month", "calendar day"]))
+        options["from_first"] = not isinstance(period, str) and draw(st.booleans())
     if algorithm in ("packed_window", "rolling_window"):
         options["min_interval"] = draw(st.none() | st.just(0.000001) | st.just(0.05))
         options["count_denied"] = draw(st.booleans())

@@ -49,7 +49,7 @@ local function advance(kept, limit, now_us)
   if t_us >= 2 * end_us - start_us then t_us = now_us end
   local period_us = limit.period_us
   if period_us > 0 then
-    start_us = t_us - t_us % period_us
+    start_us = limit.flags >= FROM_FIRST and t_us or t_us - t_us % period_us
     end_us = start_us + period_us
   else
     start_us, end_us = calendar_window(limit, t_us)

@@ -4,7 +4,8 @@ Bound: at most 2 · quota in any time of one period, because a full window may e
 begins. What it is good for: quotas that people understand by the calendar.
 
 Windows are aligned to 1970-01-01 00:00 UTC; `month` and `calendar day` follow the UTC calendar,
-computed from the same clock that counts.
+computed from the same clock that counts. With `from_first`, a window begins with the first charge
+that no other holds.
 
 Clock. The start of the window is the latest time that is known to have been reached. When the clock
 reads less, it has stepped back: the gap is added to `offset_us` and the window begins anew, with
@@ -107,6 +108,8 @@ class Window(Struct, gc=False):
 
 def window_at(limit: Limit, t_us: int) -> tuple[int, int]:
     """Return start and end of the window that holds `t_us`."""
+    if limit.from_first:
+        return t_us, t_us + limit.period_us
     if limit.period_us:
         start_us = t_us - t_us % limit.period_us
         return start_us, start_us + limit.period_us

@@ -13,7 +13,8 @@ local UNCHARGED = -1
 local ENFORCE = 1
 local COUNT_DENIED = 2
 local CALENDAR_DAY = 4
-local SLOTS = 8
+local FROM_FIRST = 8
+local SLOTS = 16
 
 -- While a request is only asked what it would do, nothing is written.
 local asking = false

@@ -47,7 +47,7 @@ _SHORT_UNITS = {
     "d": "day",
     "w": "week",
 }
-_OPTIONS = ("burst", "min_interval", "count_denied", "max_delay")
+_OPTIONS = ("burst", "min_interval", "count_denied", "max_delay", "from_first")
 _SPACE = re.compile(r"\s*", re.ASCII)
 _TOKEN = re.compile(r"(\d+(?:\.\d+)?)|([a-z_]+)|([/;])|(\Z)", re.ASCII | re.IGNORECASE)
 _MAX_LENGTH = 1_000
@@ -66,6 +66,7 @@ class Terms(NamedTuple):
     min_interval_us: int | None
     count_denied: bool
     max_delay_us: int | None
+    from_first: bool
 
 
 def parse(text: str) -> list[Terms]:
@@ -182,6 +183,7 @@ def _limit(reader: _Reader) -> Terms:
         min_interval_us=said.get("min_interval"),
         count_denied="count_denied" in said,
         max_delay_us=said.get("max_delay"),
+        from_first="from_first" in said,
     )
 
 
@@ -206,7 +208,7 @@ def _option(reader: _Reader) -> int | str | bool:
         hint = get_close_matches(name, (*_OPTIONS, *ALGORITHMS), 1)
         reader.fail(f"an algorithm or option{_did_you_mean(hint)}")
     reader.advance()
-    if name == "count_denied":
+    if name in ("count_denied", "from_first"):
         return True
     if name == "burst":
         return reader.whole_number("a whole number after 'burst'")

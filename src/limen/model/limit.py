@@ -65,6 +65,8 @@ class Limit:
     """Whether a refused request counts too, so that hammering keeps the door shut."""
     max_delay: float | None
     """The longest wait in seconds that a leaky bucket may impose before it refuses instead."""
+    from_first: bool
+    """Whether a fixed window begins at the first request, and not by the clock."""
     name: str | None
     """Keeps the state apart from that of an equal limit: `"uploads"`."""
 
@@ -88,7 +90,7 @@ class Limit:
     _text: str
     _hash: int
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is a word of the grammar
         self,
         quota: int,
         period: float | str,
@@ -98,6 +100,7 @@ class Limit:
         min_interval: float | None = None,
         count_denied: bool = False,
         max_delay: float | None = None,
+        from_first: bool = False,
         name: str | None = None,
     ) -> None:
         """Validate, or raise `InvalidLimit`; see the fields for what each argument means."""
@@ -116,6 +119,7 @@ class Limit:
         set_(self, "max_delay", max_delay)
         no_delay = _NO_MAX_US if self.algorithm == "leaky_bucket" else -1
         set_(self, "max_delay_us", _optional_us("max_delay", max_delay, absent=no_delay, least=0))
+        set_(self, "from_first", from_first)
         set_(self, "name", _name(name))
         set_(self, "capacity", quota if burst is None else burst)
         _check_options(self)
@@ -134,7 +138,8 @@ class Limit:
             tick_us *= 10
         set_(self, "tick_us", tick_us)
         span = period_us or _CALENDAR_CODES[str(period)]
-        set_(self, "identity", _identity(_CODES[self.algorithm], str(span), self.name))
+        code = "ff" if from_first else _CODES[self.algorithm]
+        set_(self, "identity", _identity(code, str(span), self.name))
         set_(self, "_text", "")
         # Of numbers alone: unlike that of text, their hash is the same in every process.
         _, *numbers = _values(self)
@@ -151,6 +156,7 @@ class Limit:
                 min_interval=self.min_interval,
                 count_denied=self.count_denied,
                 max_delay=self.max_delay,
+                from_first=self.from_first,
                 name=self.name,
             )
         except InvalidLimit:
@@ -167,6 +173,7 @@ class Limit:
             min_interval=self.min_interval,
             count_denied=self.count_denied,
             max_delay=self.max_delay,
+            from_first=self.from_first,
             name=name,
         )
 
@@ -259,6 +266,7 @@ def _from_terms(terms: grammar.Terms) -> Limit:
             min_interval=None if terms.min_interval_us is None else terms.min_interval_us / 1e6,
             count_denied=terms.count_denied,
             max_delay=None if terms.max_delay_us is None else terms.max_delay_us / 1e6,
+            from_first=terms.from_first,
         )
     except InvalidLimit as error:
         raise InvalidLimit(f"limit {shown(terms.text)}: {error}") from None
@@ -290,6 +298,8 @@ def _canonical_text(limit: Limit) -> str:
         text += f" min_interval {grammar.duration(limit.min_interval_us)}"
     if limit.count_denied:
         text += " count_denied"
+    if limit.from_first:
+        text += " from_first"
     if limit.max_delay is not None:
         text += f" max_delay {grammar.duration(limit.max_delay_us)}"
     return text
@@ -335,6 +345,13 @@ def _check_options(limit: Limit) -> None:
         raise InvalidLimit(
             f"min_interval must be at most the period of {grammar.duration(limit.period_us)}, "
             f"got {grammar.duration(limit.min_interval_us)}"
+        )
+    if not isinstance(limit.from_first, bool):
+        raise InvalidLimit(f"from_first must be True or False, got {shown(limit.from_first)}")
+    if limit.from_first and (algorithm != "fixed_window" or not limit.period_us):
+        raise InvalidLimit(
+            f"from_first belongs to fixed_window with a period of seconds, got {algorithm} "
+            f"of {limit.period!r}"
         )
     if limit.max_delay is not None and algorithm != "leaky_bucket":
         raise InvalidLimit(f"max_delay belongs to leaky_bucket, got {algorithm}")

@@ -41,6 +41,7 @@ def limit_of(
             burst=terms.burst,
             min_interval=None if terms.min_interval_us is None else terms.min_interval_us / 1e6,
             count_denied=terms.count_denied,
+            from_first=terms.from_first,
             max_delay=None if terms.max_delay_us is None else terms.max_delay_us / 1e6,
             name=name,
         )

@@ -37,7 +37,7 @@ _FILES = {
 """What the algorithm of each code is put together from."""
 
 _DECIDE, _PEEK, _CORRECT, _RENEW, _RELEASE, _RESET = range(1, 7)
-_ENFORCE, _COUNT_DENIED, _CALENDAR_DAY, _SLOTS = 1, 2, 4, 8
+_ENFORCE, _COUNT_DENIED, _CALENDAR_DAY, _FROM_FIRST, _SLOTS = 1, 2, 4, 8, 16
 
 _SERVER_TIME = """\
 local REQUESTS = #ARGV
@@ -196,6 +196,7 @@ def _limit(limit: Limit | Concurrency, enforce: bool) -> bytes:
         code = _CODES[limit.algorithm]
         flags |= _COUNT_DENIED if limit.count_denied else 0
         flags |= _CALENDAR_DAY if limit.period == "calendar day" else 0
+        flags |= _FROM_FIRST if limit.from_first else 0
         numbers = (
             limit.quota,
             limit.period_us,

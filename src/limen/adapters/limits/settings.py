@@ -1,0 +1,131 @@
+"""The address and the options of a storage, read into what makes a limiter. Pure.
+
+An address of limen stands behind `limen+`, and is read by limen itself. Here is only what the
+storage adds to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
+from urllib.parse import unquote_plus, urlencode
+
+from msgspec import Struct
+
+from limen.errors import ConfigurationError, StoreError, shown
+from limen.model import Decision, OnError
+
+OnStoreError = Literal["local", "open", "closed", "raise"]
+
+_SERVERS = ("redis", "rediss", "valkey", "valkeys")
+_FORMS = ("", "+cluster", "+sentinel")
+SCHEMES: tuple[str, ...] = (
+    "limen+memory",
+    "limen+unix",
+    "limen+redis+unix",
+    "limen+valkey+unix",
+    *[f"limen+{server}{form}" for server in _SERVERS for form in _FORMS],
+)
+"""The addresses that are for us, without `://`; for asyncio, `async+` stands in front."""
+
+_INSTEAD = {
+    "key_prefix": "namespace",
+    "socket_connect_timeout": "deadline",
+    "socket_timeout": "deadline",
+}
+"""What storages of `limits` call something that we have too."""
+
+
+class Settings(Struct, frozen=True):
+    """What a storage is made with. Each may be given behind `?`, or by keyword; the first wins."""
+
+    store: str
+    """Where the states are, as limen writes it: `"redis://localhost:6379"`."""
+    namespace: str = "limits"
+    """What the keys begin with, apart from those of other limiters of limen."""
+    on_error: OnStoreError = "local"
+    """Who decides when the store does not answer: `local` counts in this process, `open` lets
+    everybody pass, `closed` nobody. With `raise` it is a `StoreError`, which is what the fallbacks
+    of Flask-Limiter and slowapi wait for."""
+    instances: int = 1
+    """Among how many processes a limit is shared while the store is away, for `local`."""
+    deadline: float = 0.05
+    """Seconds that the store has to answer."""
+
+    def __repr__(self) -> str:
+        # Without the address, which may hold a password.
+        return f"<Settings of a storage, on_error={self.on_error}>"
+
+    @property
+    def stand_in(self) -> OnError:
+        """What the limiter does when the store is away."""
+        # What it decides is thrown away, so it may as well count nothing.
+        return "closed" if self.on_error == "raise" else self.on_error
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the states are in this process alone."""
+        return self.store.startswith("memory://")
+
+    def accepted(self, decision: Decision) -> Decision:
+        """Return a decision; raise `StoreError` where only the store may decide, and did not."""
+        if self.on_error == "raise" and decision.degraded:
+            raise StoreError("the store did not answer; the log of limen says why")
+        return decision
+
+
+def read(uri: str, options: Mapping[str, object]) -> Settings:
+    """Read an address and what stands beside it, or raise `ConfigurationError`."""
+    scheme, separator, rest = uri.partition("://")
+    if not separator or scheme.removeprefix("async+") not in SCHEMES:
+        # Without the text: it may hold a password.
+        raise ConfigurationError(
+            "the address of the storage must begin with 'limen+', such as "
+            "'limen+memory://' or 'limen+redis://host:6379'"
+        )
+    rest, _, query = rest.partition("?")
+    given, kept = dict(options), []
+    for part in query.split("&") if query else ():
+        name, _, value = part.partition("=")
+        if name in _READERS or name in _INSTEAD:
+            given[name] = unquote_plus(value)
+        else:
+            # The address's own, as it stands: limen says so when it is not.
+            kept.append(part)
+    for name, ours in _INSTEAD.items():
+        if name in given:
+            raise ConfigurationError(f"a storage of limen has no option {name!r}; use {ours}")
+    chosen = {name: read(given.pop(name)) for name, read in _READERS.items() if name in given}
+    if given:
+        kept.append(urlencode(given))
+    address = scheme.removeprefix("async+").removeprefix("limen+") + separator + rest
+    return Settings(f"{address}?{'&'.join(kept)}" if kept else address, **chosen)
+
+
+def _on_error(value: object) -> object:
+    if value not in get_args(OnStoreError):
+        raise ConfigurationError(
+            f"on_error must be local, open, closed or raise, got {shown(value)}"
+        )
+    return value
+
+
+def _instances(value: object) -> object:
+    is_number = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10
+    return int(str(value)) if is_number else value
+
+
+def _deadline(value: object) -> object:
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+_READERS: dict[str, Callable[[object], Any]] = {
+    "namespace": lambda value: value,
+    "on_error": _on_error,
+    "instances": _instances,
+    "deadline": _deadline,
+}
+"""Our own options. Whether a value makes sense is for the limiter to say, where it has it too."""

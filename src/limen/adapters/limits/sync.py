@@ -1,0 +1,155 @@
+"""`LimenStorage`: a storage of `limits` for threads. The asyncio twin is `aio`."""
+
+from __future__ import annotations
+
+import time
+
+from limits.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
+
+from limen.adapters.limits import settings, windows
+from limen.adapters.limits.windows import Window
+from limen.clock import Clock
+from limen.errors import StoreError
+from limen.limiter import Limiter
+from limen.model import Decision
+
+
+class LimenStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
+    """Decides for the strategies of `limits`, on a limiter of limen. Safe to share between threads.
+
+    ```python
+    storage = storage_from_string("limen+redis://localhost:6379?on_error=raise")
+    strategy = MovingWindowRateLimiter(storage)
+    strategy.hit(parse("10/minute"), "user", "42")
+    ```
+
+    Options are those of `Settings`. A `clock` is for tests on `limen+memory://`. Raises
+    `ConfigurationError` for an address or an option that makes no sense.
+    """
+
+    STORAGE_SCHEME: list[str] | None = list(settings.SCHEMES)  # noqa: RUF012
+
+    def __init__(
+        self,
+        uri: str = "limen+memory://",
+        wrap_exceptions: bool = False,
+        *,
+        clock: Clock | None = None,
+        **options: float | str | bool,
+    ) -> None:
+        super().__init__(uri, wrap_exceptions)
+        self._settings = settings.read(uri, options)
+        self._clock = clock
+        self._limiter = self._open()
+
+    @property
+    def base_exceptions(self) -> type[Exception]:
+        """What is raised when the store does not answer, by those verbs that raise then."""
+        return StoreError
+
+    def incr(self, key: str, expiry: float, amount: int = 1) -> int:
+        """Count a hit in a fixed window if it fits; return the count, or one beyond the quota."""
+        window = windows.fixed(key, expiry)
+        if not window.holds(amount):
+            return amount
+        return window.counted_by(self._hit(key, window, amount), amount)
+
+    def get(self, key: str) -> int:
+        """Return how many hits are counted in a fixed window."""
+        window = windows.fixed(key)
+        return window.counted(self._peek(key, window))
+
+    def get_expiry(self, key: str) -> float:
+        """Return when a fixed window ends, in seconds since 1970; now, when nothing is counted."""
+        window = windows.fixed(key)
+        return window.ends(self._peek(key, window), self._now())
+
+    def acquire_entry(self, key: str, limit: int, expiry: float, amount: int = 1) -> bool:
+        """Count a hit in a moving window if it fits; return whether it did."""
+        window = windows.moving(limit, expiry)
+        return window.holds(amount) and self._hit(key, window, amount).allowed
+
+    def get_moving_window(self, key: str, limit: int, expiry: float) -> tuple[float, int]:
+        """Return when the oldest hit in view was made, and how many are in view."""
+        window = windows.moving(limit, expiry)
+        return window.moving(self._peek_at_next(key, window), self._now())
+
+    def acquire_sliding_window_entry(
+        self, key: str, limit: int, expiry: float, amount: int = 1
+    ) -> bool:
+        """Count a hit in a sliding window if it fits; return whether it did."""
+        window = self._sliding(key, expiry)
+        return window.holds(amount) and self._hit(key, window, amount).allowed
+
+    def get_sliding_window(self, key: str, expiry: float) -> tuple[int, float, int, float]:
+        """Return the estimate of a sliding window, all of it told as the current window.
+
+        That is 0 and 0.0 for the previous window, then the hits counted, and the seconds until one
+        of them is set free.
+        """
+        window = self._sliding(key, expiry)
+        return window.sliding(self._peek_at_next(key, window))
+
+    def clear(self, key: str) -> None:
+        """Forget all that was counted for a key, by any strategy.
+
+        Raises `StoreError` when the store does not answer.
+        """
+        self._limiter.forget(*windows.all_of(key, self._settings.instances))
+
+    def clear_sliding_window(self, key: str, expiry: float) -> None:
+        """Do the same."""
+        self.clear(key)
+
+    def check(self) -> bool:
+        """Return whether the store answers. It may take seconds to find out that it does not."""
+        try:
+            self._limiter.ping()
+        except StoreError:
+            return False
+        return True
+
+    def reset(self) -> int | None:
+        """Forget everything, in this process; raise `NotImplementedError` for a shared store."""
+        if not self._settings.in_memory:
+            raise NotImplementedError(windows.NO_RESET)
+        self._limiter = self._open()
+        return None
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._limiter.close()
+
+    def _open(self) -> Limiter:
+        chosen = self._settings
+        return Limiter(
+            chosen.store,
+            namespace=chosen.namespace,
+            on_error=chosen.stand_in,
+            instances=chosen.instances,
+            deadline=chosen.deadline,
+            clock=self._clock,
+        )
+
+    def _sliding(self, key: str, expiry: float) -> Window:
+        return windows.sliding(key, expiry, self._settings.instances)
+
+    def _hit(self, key: str, window: Window, amount: int) -> Decision:
+        decision = self._limiter.check(key, window.limit, cost=amount * window.unit)
+        return self._settings.accepted(decision)
+
+    def _peek(self, key: str, window: Window, cost: int = 1) -> Decision:
+        return self._settings.accepted(self._limiter.peek(key, window.limit, cost=cost))
+
+    def _peek_at_next(self, key: str, window: Window) -> Decision:
+        """Return a peek that tells when the next hit is set free, if others leave it the time."""
+        decision = self._peek(key, window, window.unit)
+        for _ in range(windows.LOOKS):
+            if window.tells_next(decision):
+                break
+            decision = self._peek(key, window, window.next_cost(decision))
+        return decision
+
+    def _now(self) -> float:
+        # Read after the store has answered: who waits until then does not come too early.
+        return time.time() if self._clock is None else self._clock.time_ns() / 1e9
