@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ import pytest
 from bench import __main__ as command
 from bench import (
     footprint,
+    framework_apps,
+    frameworks,
     gateways,
     memory,
     redis_bytes,
@@ -524,3 +527,36 @@ def test_a_service_is_measured_as_it_is_started(tmp_path: Path) -> None:
     assert one.per_second > 0
     assert many.per_second > one.per_second
     assert 0 < one.cpu_us < 10_000
+
+
+def test_frameworks_are_judged_beside_who_adds_least() -> None:
+    added = [
+        frameworks.Added("Flask", name, store, [us] * 3)
+        for store in ("memory", "Redis")
+        for name, us in ((LIMEN, 45.0), ("quick", 100.0), ("slow", 300.0))
+    ]
+    lines = frameworks.added_table(added).splitlines()
+    assert "| Flask, memory | **limen** | 45.0 | 0.45x | met goal |" in lines
+    # Half is what memory promises; on Redis both wait for the same store.
+    assert "| Flask, Redis | **limen** | 45.0 | 0.45x | met minimum |" in lines
+    worse = [replace(each, us=[120.0]) if each.library == LIMEN else each for each in added]
+    assert frameworks.added_table(worse).count("1.20x | MISSED") == 2
+
+
+def test_frameworks_are_measured_with_what_they_say() -> None:
+    for framework in ("Starlette", "Flask"):
+        with (
+            framework_apps.FRAMEWORKS[framework](None) as each,
+            asyncio.Runner() as runner,
+        ):
+            found = frameworks.added(framework, "memory", each, runner, 1, 20)
+        assert found[0].library == LIMEN
+        assert len(found) >= 2
+        assert all(len(added.us) == 1 for added in found)
+
+
+def test_an_application_that_does_not_tell_its_limits_is_an_error() -> None:
+    with framework_apps.FRAMEWORKS["Flask"](None) as each, asyncio.Runner() as runner:
+        silent = replace(each[0], tells=True)
+        with pytest.raises(BenchError, match="did not answer as it should"):
+            frameworks.added("Flask", "memory", [silent], runner, 1, 20)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from limen import Concurrency, ConfigurationError, InvalidInput, InvalidLimit, Limit
 from limen.adapters import AddressSettings, RateLimit, Request, either, header, ip
 from limen.adapters.keys import key_of
-from limen.adapters.plan import Item, item_of, joined
+from limen.adapters.limit import Item
+from limen.adapters.plan import item_of, joined
 from limen.http import ClientAddresses
 
 

@@ -1,4 +1,4 @@
-"""`RateLimitMiddleware` for ASGI: Starlette, FastAPI, Litestar, Quart, or nothing but ASGI.
+"""`RateLimitMiddleware` for whatever speaks ASGI.
 
 Pure ASGI: a response is passed on as it comes, chunk by chunk. Websockets are limited as they
 connect, and hold their slots until they close.
