@@ -55,8 +55,8 @@ class RateLimitMiddleware:
         refused: App | None = None,
         **options: Unpack[Options],
     ) -> None:
-        self.app = app
-        self.door = AsyncDoor(limiter, *limits, **options)
+        self.app: App = app
+        self.door: AsyncDoor = AsyncDoor(limiter, *limits, **options)
         self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,7 +111,7 @@ class AsgiRequest(Request):
         native: Any = None,
     ) -> None:
         super().__init__(native or self, addresses)
-        self.scope = scope
+        self.scope: Scope = scope
         """The scope itself."""
         self._routes = routes
 

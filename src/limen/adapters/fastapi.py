@@ -23,14 +23,15 @@ from limen.adapters.missing import missing
 from limen.adapters.tasks import AsyncDoor
 from limen.adapters.visit import Visit
 from limen.errors import ConfigurationError
+from limen.http import Refusal
 from limen.model import Concurrency, Limit
 
 try:
     from fastapi import FastAPI, HTTPException
     from starlette.requests import HTTPConnection
     from starlette.responses import Response
-except ImportError as error:
-    raise missing("fastapi", error) from None
+except ImportError as _error:
+    raise missing("fastapi", _error) from None
 
 if TYPE_CHECKING:
     from limen.adapters.sources import AsyncSource
@@ -64,8 +65,8 @@ class Refused(HTTPException):
     """Stop a request that is over a limit. `visit` tells which, and when to come back."""
 
     def __init__(self, visit: Visit) -> None:
-        self.visit = visit
-        self.refusal = visit.refusal()
+        self.visit: Visit = visit
+        self.refusal: Refusal = visit.refusal()
         """The whole response."""
         headers = dict(self.refusal.headers)
         # A handler of the application's own writes its own body. The headers that tell of the

@@ -9,6 +9,7 @@ that is an error, a refusal or an exemption, as `missing` says.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 from zlib import crc32
@@ -18,6 +19,8 @@ from limen.errors import ConfigurationError, did_you_mean, shown
 from limen.limiter.decorate import name_of
 
 Missing = Literal["error", "skip", "deny"]
+_HEADER = re.compile(r"[A-Za-z0-9!#$&'*+.^_`|~-]+")
+"""What HTTP takes for the name of a header, but for `%`."""
 KeyFunction = Callable[[Any], str | None] | Callable[[Any], Awaitable[str | None]]
 
 
@@ -36,15 +39,15 @@ class Key:
         function: KeyFunction | None = None,
         parts: tuple[Key, ...] = (),
     ) -> None:
-        self.name = name
+        self.name: str = name
         """What errors call it: `"ip"`, `"header X-Api-Key"`, `"shop.tenant_of"`."""
-        self.per = per
+        self.per: tuple[str, ...] = per
         """What a person is told is counted apart: `("user",)`."""
         self.missing: Missing = missing
         """What happens without an answer, where the limit does not say."""
-        self.function = function
+        self.function: KeyFunction | None = function
         """The user's own; None for those that are built in."""
-        self.is_async = function is not None and _is_async(function)
+        self.is_async: bool = function is not None and _is_async(function)
         self._read = read
         self._parts = parts
 
@@ -85,7 +88,7 @@ def header(name: str) -> Key:
     Who sends none, or several, is refused: only count by what somebody checks, since whoever may
     choose the value chooses a bucket.
     """
-    if not isinstance(name, str) or not name.isascii() or not name.replace("-", "").isalnum():
+    if not isinstance(name, str) or not _HEADER.fullmatch(name):
         raise ConfigurationError(f"expected the name of a header, got {shown(name)}")
     lower = name.lower()
     label = f"header:{lower}="
@@ -187,13 +190,13 @@ def _route(request: Request) -> str | None:
     return f"route={_escaped(found)}" if found else None
 
 
-ip = Key("ip", _ip, per=("ip",))
+ip: Key = Key("ip", _ip, per=("ip",))
 """Count by address. Behind proxies, say which are trusted: `addresses=AddressSettings(...)`."""
-user = Key("user", _user, per=("user",), missing="deny")
+user: Key = Key("user", _user, per=("user",), missing="deny")
 """Count by who is logged in, as the framework knows it. Who is not is refused: see `either`."""
-route = Key("route", _route)
+route: Key = Key("route", _route)
 """Count each endpoint apart, by its template, whoever asks."""
-everyone = Key("everyone", lambda request: "everyone")
+everyone: Key = Key("everyone", lambda request: "everyone")
 """Count all together: one bucket for everybody, on purpose."""
 
 _NAMED = {

@@ -56,22 +56,22 @@ class RateLimit:
         """Whom it counts apart: `"ip"`, a tuple such as `("user", "route")`, or a function."""
         self.cost: Cost = cost if callable(cost) else valid_cost(cost)
         """How many units a request takes, or a function that says so."""
-        self.scope = _scope(scope)
+        self.scope: str | None = _scope(scope)
         """What shares one count: everything of the same scope. None is where it stands: each
         endpoint that it is put on; the whole application, for a middleware."""
-        self.exempt_when = _function("exempt_when", exempt_when)
+        self.exempt_when: When | None = _function("exempt_when", exempt_when)
         """Whether a request is not limited at all."""
-        self.deduct_when = _function("deduct_when", deduct_when)
+        self.deduct_when: When | None = _function("deduct_when", deduct_when)
         """Whether a response counts, such as a failed login. Until it is there the request does
         count, so that nobody gets past by asking many times at once."""
-        self.settle = _function("settle", settle)
+        self.settle: Callable[[Any], int | Mapping[str, int]] | None = _function("settle", settle)
         """What a request cost in the end, once its response is sent."""
         self.missing: Missing | None = _missing(missing)
         """What happens to who has no key: `error`, `skip` lets pass, `deny` refuses. None is as the
         key has it: who does not say who he is is refused, all else is an error."""
-        self.on_error = on_error
+        self.on_error: OnError | None = on_error
         """What happens when the store is away; None is the limiter's own setting."""
-        self.attributes = _function("attributes", attributes)
+        self.attributes: Attributes | None = _function("attributes", attributes)
         """More attributes for rules: `lambda request: {"plan": request.user.plan}`."""
         self.has_slots: bool = any(isinstance(limit, Concurrency) for limit in self.limits)
         self.is_corrected: bool = deduct_when is not None or settle is not None

@@ -129,7 +129,7 @@ _DONE = {"skip": "not limited", "deny": "refused"}
 
 def _attributes(limit: RateLimit, request: Request, more: object) -> Mapping[str, str]:
     found = request.attributes()
-    if more is None:
+    if more is None or limit.attributes is None:
         return found
     name = name_of(limit.attributes)
     if not isinstance(more, Mapping):

@@ -24,7 +24,7 @@ class Request(ABC):
     __slots__ = ("_addresses", "native")
 
     def __init__(self, native: Any, addresses: ClientAddresses) -> None:
-        self.native = native
+        self.native: Any = native
         """The framework's own request: what key functions and the like are called with."""
         self._addresses = addresses
 

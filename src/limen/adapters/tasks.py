@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from limen.adapters.limit import Item, RateLimit, rate_limits
-from limen.adapters.manner import Options, manner_of
+from limen.adapters.manner import Manner, Options, manner_of
 from limen.adapters.plan import has_slots, item_of, item_of_async, joined
 from limen.adapters.request import Request
 from limen.adapters.sources import kind_of, one_number, own_of, valid_for
@@ -52,7 +52,7 @@ class AsyncDoor:
     ) -> None:
         self._kind = kind_of(source, is_async=True)
         self._asker: AsyncAsker = _asker(self._kind, source)
-        self.manner = manner_of(options)
+        self.manner: Manner = manner_of(options)
         """How clients are told."""
         self.limits: tuple[RateLimit, ...] = self.take(*limits)
         """What holds for every request."""
@@ -104,7 +104,7 @@ class AsyncDoor:
             if passage.slot is None and passage.said.delay:
                 delay = max(delay, passage.said.delay)
         if delay:
-            await self._sit_out(visit, delay)
+            await self.sit_out(visit, delay)
         return True
 
     async def leave(self, visit: Visit, response: Any) -> None:
@@ -142,7 +142,8 @@ class AsyncDoor:
                 if slot is not None:
                     await slot.__aexit__(None, None, None)
 
-    async def _sit_out(self, visit: Visit, delay: float) -> None:
+    async def sit_out(self, visit: Visit, delay: float) -> None:
+        """Wait as long as a leaky bucket says. Who knows a deadline overrides it."""
         try:
             await self._asker.sleep(delay)
         except BaseException:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from limen.adapters.limit import Item, RateLimit, rate_limits
-from limen.adapters.manner import Options, manner_of
+from limen.adapters.manner import Manner, Options, manner_of
 from limen.adapters.plan import has_slots, item_of, joined
 from limen.adapters.request import Request
 from limen.adapters.sources import kind_of, one_number, own_of, valid_for
@@ -54,7 +54,7 @@ class Door:
         self._kind = kind_of(source, is_async=False)
         self._adapter = adapter
         self._asker: Asker = _asker(self._kind, source)
-        self.manner = manner_of(options)
+        self.manner: Manner = manner_of(options)
         """How clients are told."""
         self.limits: tuple[RateLimit, ...] = self.take(*limits)
         """What holds for every request."""
@@ -103,7 +103,7 @@ class Door:
             if passage.slot is None and passage.said.delay:
                 delay = max(delay, passage.said.delay)
         if delay:
-            self._sit_out(visit, delay)
+            self.sit_out(visit, delay)
         return True
 
     def leave(self, visit: Visit, response: Any) -> None:
@@ -133,7 +133,8 @@ class Door:
                 if slot is not None:
                     slot.__exit__(None, None, None)
 
-    def _sit_out(self, visit: Visit, delay: float) -> None:
+    def sit_out(self, visit: Visit, delay: float) -> None:
+        """Wait as long as a leaky bucket says. Who knows a deadline overrides it."""
         try:
             self._asker.sleep(delay)
         except BaseException:

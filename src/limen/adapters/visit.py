@@ -65,14 +65,14 @@ class Passage:
         places: tuple[tuple[int, ...], ...] | None = None,
         slot: Any = None,
     ) -> None:
-        self.items = items
-        self.said = said
+        self.items: tuple[Item, ...] = items
+        self.said: Any = said
         """The decision of a limiter, or the verdict of rules or of a service."""
-        self.asker = asker
+        self.asker: Any = asker
         """Who was asked, and can be asked to correct it."""
-        self.places = places
+        self.places: tuple[tuple[int, ...], ...] | None = places
         """Where the checks of each item stand among the parts; None when all are the first's."""
-        self.slot = slot
+        self.slot: Any = slot
         """What is held until the response is sent; None when nothing is."""
         self.actual: Actual | None = None
         self._answer: Answer | None = None
@@ -177,8 +177,8 @@ class Visit:
     __slots__ = ("_lacks", "manner", "passages", "request")
 
     def __init__(self, request: Request, manner: Manner) -> None:
-        self.request = request
-        self.manner = manner
+        self.request: Request = request
+        self.manner: Manner = manner
         """How the client is told."""
         self.passages: list[Passage] = []
         self._lacks: tuple[str, ...] = ()

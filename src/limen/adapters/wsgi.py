@@ -1,11 +1,12 @@
 """`RateLimitMiddleware` for WSGI: Flask, Django, Bottle, Pyramid, or nothing but WSGI.
 
-Pure WSGI (PEP 3333): a response is passed on as it comes, chunk by chunk, and is over when the
-server closes it.
+Pure WSGI (PEP 3333): a response is passed on as it comes, chunk by chunk, and is over when it is
+all there, or when the server closes it.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from http.client import responses
 from typing import TYPE_CHECKING, Any, Unpack
@@ -67,16 +68,20 @@ class RateLimitMiddleware:
         manner = door.manner
         visit = door.visit(WsgiRequest(environ, manner.addresses, manner.routes))
         environ[VISIT] = visit  # also for what lies further in, which may ask about more
-        starting = _Starting(visit, start_response)
+        stay = _Starting(door, visit, start_response)
         if not door.enter(visit, door.limits):
-            return (self._refused or _refuse)(environ, starting)
-        stay = _Stay(door, visit, starting)
+            return (self._refused or _refuse)(environ, stay)
         try:
-            body = self.app(environ, starting)
-            if _is_done(body, environ) and not visit.is_due:
-                # As it is: a server knows how long a list is, and how to send a file.
+            body = self.app(environ, stay)
+            if isinstance(body, list | tuple):
+                # It is all there, and as good as sent: the next request may come at once, and
+                # shall find everything given back.
+                stay.sent += sum(map(len, body))
+                stay.end()
                 return body
-            return _Body(body, stay)
+            if _is_file(body, environ) and not visit.is_due:
+                return body
+            return Body(body, stay)
         except BaseException:
             stay.end()
             raise
@@ -142,22 +147,82 @@ class WsgiRequest(Request):
         return found if isinstance(found, str) else ""
 
 
-class _Starting:
+class Stay(ABC):
+    """A request, until its response is sent."""
+
+    __slots__ = ("_door", "_is_over", "sent", "visit")
+
+    def __init__(self, door: Door, visit: Visit) -> None:
+        self.visit = visit
+        self.sent = 0
+        """How many bytes of the response the server was given."""
+        self._door = door
+        self._is_over = False
+
+    @property
+    @abstractmethod
+    def response(self) -> Any:
+        """What is sent; without anything, that the application failed."""
+
+    def end(self) -> None:
+        """Settle, and let go of what was held. Once; and who is refused has nothing left."""
+        if self._is_over:
+            return
+        self._is_over = True
+        if self.visit.allowed and self.visit.is_due:
+            self._door.leave(self.visit, self.response)
+
+
+class Body:
+    """What an application returned, passed on as it comes. With it ends the stay.
+
+    That is when the application has no more to say: not every server gets to close it.
+    """
+
+    __slots__ = ("_body", "_chunks", "_stay")
+
+    def __init__(self, body: Iterable[bytes], stay: Stay) -> None:
+        self._body = body
+        self._chunks: Iterator[bytes] = iter(body)
+        self._stay = stay
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            chunk = next(self._chunks)
+        except BaseException:
+            self._stay.end()
+            raise
+        self._stay.sent += len(chunk)
+        return chunk
+
+    def close(self) -> None:
+        """Be told that all is sent, or that nobody listens any more."""
+        try:
+            close = getattr(self._body, "close", None)
+            if close is not None:
+                close()
+        finally:
+            self._stay.end()
+
+
+class _Starting(Stay):
     """A `start_response` that puts headers on the response."""
 
-    __slots__ = ("_headers", "_start", "_status", "_visit", "sent")
+    __slots__ = ("_headers", "_start", "_status")
 
-    def __init__(self, visit: Visit, start: StartResponse) -> None:
-        self._visit = visit
+    def __init__(self, door: Door, visit: Visit, start: StartResponse) -> None:
+        super().__init__(door, visit)
         self._start = start
         self._status = ""
         self._headers: list[tuple[str, str]] = []
-        self.sent = 0
 
     def __call__(
         self, status: str, headers: list[tuple[str, str]], exc_info: Any = None, /
     ) -> Callable[[bytes], object]:
-        visit = self._visit
+        visit = self.visit
         self._status, self._headers = status, headers
         if visit.allowed and visit.is_due:
             visit.responded(self.response)
@@ -175,7 +240,7 @@ class _Starting:
 
     @property
     def response(self) -> Response:
-        """What was sent so far; without anything, that the application failed."""
+        """What is sent; without anything, that the application failed."""
         code = self._status[:3]
         headers = {name.lower(): value for name, value in self._headers}
         return Response(int(code) if code.isdecimal() else 500, headers, self.sent)
@@ -185,61 +250,10 @@ class _Starting:
         return ", ".join([value for name, value in self._headers if name.lower() == _EXPOSE])
 
 
-class _Stay:
-    """A request that was let in, until its response is sent."""
-
-    __slots__ = ("_door", "_is_over", "_visit", "starting")
-
-    def __init__(self, door: Door, visit: Visit, starting: _Starting) -> None:
-        self._door = door
-        self._visit = visit
-        self._is_over = False
-        self.starting = starting
-
-    def end(self) -> None:
-        """Settle, and let go of what was held. Once, and not for who was refused further in."""
-        if self._is_over:
-            return
-        self._is_over = True
-        visit = self._visit
-        if visit.allowed and visit.is_due:
-            self._door.leave(visit, self.starting.response)
-
-
-class _Body:
-    """What an application returned, passed on as it comes."""
-
-    __slots__ = ("_body", "_chunks", "_stay")
-
-    def __init__(self, body: Iterable[bytes], stay: _Stay) -> None:
-        self._body = body
-        self._chunks: Iterator[bytes] = iter(body)
-        self._stay = stay
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        chunk = next(self._chunks)
-        self._stay.starting.sent += len(chunk)
-        return chunk
-
-    def close(self) -> None:
-        """Be told that all is sent, or that nobody listens any more."""
-        try:
-            close = getattr(self._body, "close", None)
-            if close is not None:
-                close()
-        finally:
-            self._stay.end()
-
-
-def _is_done(body: object, environ: WSGIEnvironment) -> bool:
-    """Return whether nothing of the application runs any more, so that no cost can be said."""
-    of_server = environ.get("wsgi.file_wrapper")
-    return isinstance(body, list | tuple) or (
-        isinstance(of_server, type) and isinstance(body, of_server)
-    )
+def _is_file(body: object, environ: WSGIEnvironment) -> bool:
+    """Return whether it is a file in the form in which the server sends it best."""
+    form = environ.get("wsgi.file_wrapper")
+    return isinstance(form, type) and isinstance(body, form)
 
 
 def _refuse(environ: WSGIEnvironment, start_response: StartResponse, /) -> Iterable[bytes]:

@@ -1,0 +1,123 @@
+"""A call as limits see it, as the functions of a user see it, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+from msgspec import Struct
+
+from limen.adapters.request import Request
+from limen.http import ClientAddresses
+
+
+class Call:
+    """A call, before its handler gets it: what key functions and the like are called with.
+
+    The message is not in it: a stream has none yet.
+    """
+
+    __slots__ = ("_metadata", "context", "method")
+
+    def __init__(self, method: str, context: Any) -> None:
+        self.method: str = method
+        """The full name: `"/shop.Orders/Place"`."""
+        self.context: Any = context
+        """The context that gRPC has for the call: `grpc.ServicerContext`, or that of asyncio."""
+        self._metadata: dict[str, str | bytes] | None = None
+
+    @property
+    def metadata(self) -> Mapping[str, str | bytes]:
+        """What the client sent along, names in lower case; of several of one name, the last.
+
+        Bytes where the name ends in `-bin`.
+        """
+        if self._metadata is None:
+            self._metadata = dict(self.context.invocation_metadata() or ())
+        return self._metadata
+
+    @property
+    def peer(self) -> str:
+        """Who connected, as gRPC writes it: `"ipv4:192.0.2.7:50123"`, `"unix:"`."""
+        found: str = self.context.peer()
+        return found
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the deadline; None without one."""
+        found: float | None = self.context.time_remaining()
+        return found
+
+    def __repr__(self) -> str:
+        # No metadata: a token may be in it.
+        return f"<Call {self.method}>"
+
+
+class CallResponse(Struct, frozen=True):
+    """How a call ended: what `deduct_when` and `settle` get."""
+
+    code: grpc.StatusCode
+    """The status. `CANCELLED` when the client went away before the handler was done."""
+    messages_sent: int = 0
+    """How many messages the handler gave: one, or those of its stream."""
+    message: Any = None
+    """The last of them, None without one: `settle=lambda response: response.message.tokens`."""
+
+
+class CallRequest(Request):
+    """A call, as limits see it."""
+
+    __slots__ = ()
+
+    @property
+    def method(self) -> str:
+        """The method of HTTP, which is the same for all calls."""
+        return "POST"
+
+    @property
+    def path(self) -> str:
+        """The full name of the method, which is the path on the wire, too."""
+        found: str = self.native.method
+        return found
+
+    @property
+    def route(self) -> str:
+        """The same: there is nothing in it that varies."""
+        return self.path
+
+    @property
+    def peer(self) -> str | None:
+        """The address of who connected; None for a socket in the file system."""
+        return address_of(self.native.peer)
+
+    def header(self, name: str) -> Sequence[str]:
+        """Return the values of an entry of the metadata."""
+        return [
+            value if isinstance(value, str) else value.decode("latin-1")
+            for each, value in self.native.context.invocation_metadata() or ()
+            if each == name
+        ]
+
+    @property
+    def user(self) -> str | None:
+        """Who the certificate of the client names, where TLS asks for one: the first name in it."""
+        identities = self.native.context.peer_identities()
+        first: bytes | None = next(iter(identities or ()), None)
+        return first.decode("utf-8", "surrogateescape") if first else None
+
+
+def request_of(method: str, context: Any, addresses: ClientAddresses) -> CallRequest:
+    """Return a call as limits see it."""
+    return CallRequest(Call(method, context), addresses)
+
+
+def address_of(peer: str) -> str | None:
+    """Return the address in what gRPC says of who connected; None when it has none.
+
+    It writes `ipv4:192.0.2.7:50123` and `ipv6:%5B2001:db8::7%5D:50123`.
+    """
+    kind, _, rest = peer.partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return None
+    return unquote(rest).rpartition(":")[0].strip("[]")
