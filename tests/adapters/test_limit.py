@@ -13,7 +13,7 @@ from limen import Concurrency, ConfigurationError, InvalidInput, InvalidLimit, L
 from limen.adapters import AddressSettings, RateLimit, Request, either, header, ip
 from limen.adapters.keys import key_of
 from limen.adapters.limit import Item
-from limen.adapters.plan import item_of, joined
+from limen.adapters.plan import beside, item_of, joined
 from limen.http import ClientAddresses
 
 
@@ -121,12 +121,26 @@ def test_a_slot_has_no_cost() -> None:
     assert [check.cost for check in item.checks] == [7, 1]
 
 
-def test_what_two_limits_count_in_one_place_is_asked_once() -> None:
-    limits = [RateLimit("10/hour"), RateLimit("20/hour", "5/day")]
-    items = [item for limit in limits if (item := item_of(limit, Asked())) is not None]
+def items_of(*limits: RateLimit) -> list[Item]:
+    return [item for limit in limits if (item := item_of(limit, Asked())) is not None]
+
+
+def test_what_was_asked_already_is_not_asked_again() -> None:
+    again = beside(items_of(RateLimit("10/hour")), items_of(RateLimit("10/hour", "5/day")))
+    assert again == []
+    once = beside(items_of(RateLimit("10/hour"), RateLimit("10/hour")), [])
+    assert len(once) == 1
+
+
+def test_other_limits_in_the_same_place_hold_too_and_count_beside() -> None:
+    items = beside(items_of(*[RateLimit(text) for text in ("9/hour", "2/hour", "3/hour")]), [])
     checks, places = joined(items)
-    assert [str(check.limit) for check in checks] == ["10/hour", "5/day"]
-    assert places == ((0,), (1,))
+    assert [(str(check.limit), check.key) for check in checks] == [
+        ("9/hour", "ip=192.0.2.7"),
+        ("2/hour", "ip=192.0.2.7 #2"),
+        ("3/hour", "ip=192.0.2.7 #3"),
+    ]
+    assert places == ((0,), (1,), (2,))
 
 
 def test_rules_get_attributes_and_more() -> None:

@@ -76,7 +76,7 @@ class RateLimitMiddleware:
             # Whoever made the visit tells the client, and settles it.
             await self.app(scope, receive, send)
             return
-        sending = _Sending(visit, send)
+        sending = _Sending(visit, door, send)
         try:
             await self.app(scope, receive, sending)
         finally:
@@ -85,7 +85,7 @@ class RateLimitMiddleware:
 
     async def _refuse(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
         if self._refused is not None:
-            await self._refused(scope, receive, send)
+            await self._refused(scope, receive, _Sending(visit, self.door, send))
             return
         refusal = visit.refusal()
         if scope["type"] == "http":
@@ -166,10 +166,11 @@ def user_of(user: Any) -> str | None:
 class _Sending:
     """Passes messages on, and puts headers on the first."""
 
-    __slots__ = ("_send", "_sent", "_start", "_visit")
+    __slots__ = ("_door", "_send", "_sent", "_start", "_visit")
 
-    def __init__(self, visit: Visit, send: Send) -> None:
+    def __init__(self, visit: Visit, door: AsyncDoor, send: Send) -> None:
         self._visit = visit
+        self._door = door
         self._send = send
         self._start: Message | None = None
         self._sent = 0
@@ -190,6 +191,9 @@ class _Sending:
             message = {**message, "headers": [*theirs, *ours]}
         elif kind in _BODIES:
             self._sent += len(message.get("body", b""))
+            if not message.get("more_body", False) and self._visit.is_due:
+                # Before the last of it: whoever has the whole answer finds it settled.
+                await self._door.leave(self._visit, self.response)
         await self._send(message)
 
     @property

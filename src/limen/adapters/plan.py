@@ -7,16 +7,20 @@ return, and is otherwise the same.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from msgspec import structs
 
 from limen.adapters.limit import Item, RateLimit
 from limen.adapters.request import Request
 from limen.errors import ConfigurationError
 from limen.limiter.decorate import name_of
-from limen.model import Check
+from limen.model import Check, Concurrency, Limit
 
 _logger = logging.getLogger("limen")
+_Place = tuple[str, str]
+"""Where something is counted: the identity of a limit, and a key."""
 _UNKNOWN_CLIENT = (
     "the request has no address to count by; name the proxies that say it, by "
     "addresses=AddressSettings(trusted_proxies=..., header=...), or choose another key"
@@ -65,22 +69,32 @@ async def item_of_async(limit: RateLimit, request: Request) -> Item | None:
     return _item(limit, cost, request, key.answered(answer), answer)
 
 
-def joined(items: list[Item]) -> tuple[tuple[Check, ...], tuple[tuple[int, ...], ...]]:
-    """Return the checks of all items, and for each item where its own stand.
+def beside(items: list[Item], before: Iterable[Item]) -> list[Item]:
+    """Return what is left to ask where some was asked before, so that nothing is charged twice.
 
-    What two of them count in the same place is asked once, for the first.
+    What counts in the same place under the same limits was asked already. Under other limits it
+    counts beside: both hold, and each has a count of its own.
     """
-    found: dict[tuple[str, str], int] = {}
+    taken: dict[_Place, Limit | Concurrency] = {}
+    for item in before:
+        taken |= _places(item)
+    found: list[Item] = []
+    for item in items:
+        free = _free(item, taken)
+        if free is not None:
+            taken |= _places(free)
+            found.append(free)
+    return found
+
+
+def joined(items: list[Item]) -> tuple[tuple[Check, ...], tuple[tuple[int, ...], ...]]:
+    """Return the checks of all items, and for each item where its own stand."""
     checks: list[Check] = []
     places: list[tuple[int, ...]] = []
     for item in items:
-        own: list[int] = []
-        for check in item.checks:
-            at = found.setdefault((check.limit.identity, check.key), len(checks))
-            if at == len(checks):
-                checks.append(check)
-                own.append(at)
-        places.append(tuple(own))
+        first = len(checks)
+        checks += item.checks
+        places.append(tuple(range(first, len(checks))))
     return tuple(checks), tuple(places)
 
 
@@ -90,6 +104,24 @@ def has_slots(items: list[Item]) -> bool:
         if item.limit.has_slots:
             return True
     return False
+
+
+def _places(item: Item) -> dict[_Place, Limit | Concurrency]:
+    return {(check.limit.identity, check.key): check.limit for check in item.checks}
+
+
+def _free(item: Item, taken: Mapping[_Place, Limit | Concurrency]) -> Item | None:
+    """Return an item in places that nobody has taken; None when it was asked already."""
+    found, number = item, 1
+    places = _places(item)
+    while not places.keys().isdisjoint(taken):
+        if all(taken.get(place) == limit for place, limit in places.items()):
+            return None
+        number += 1
+        checks = [structs.replace(check, key=f"{check.key} #{number}") for check in item.checks]
+        found = structs.replace(item, checks=tuple(checks))
+        places = _places(found)
+    return found
 
 
 async def _now(value: Any) -> Any:

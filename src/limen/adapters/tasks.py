@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from limen.adapters.limit import Item, RateLimit, rate_limits
 from limen.adapters.manner import Manner, Options, manner_of
-from limen.adapters.plan import has_slots, item_of, item_of_async, joined
+from limen.adapters.plan import beside, has_slots, item_of, item_of_async, joined
 from limen.adapters.request import Request
 from limen.adapters.sources import kind_of, one_number, own_of, valid_for
 from limen.adapters.visit import Actual, Passage, Visit, log_not_settled
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class AsyncAsker(Protocol):
     """One who can be asked."""
 
-    async def ask(self, items: list[Item]) -> list[Passage]:
-        """Ask about all of them, or up to the first that refuses."""
+    async def ask(self, items: list[Item], found: list[Passage]) -> None:
+        """Ask about all of them, or up to the first that refuses, and add what was said."""
 
     async def settle(self, what: Any, actual: Actual) -> bool:
         """Correct what was charged."""
@@ -73,11 +73,14 @@ class AsyncDoor:
         visit: Visit,
         limits: Iterable[RateLimit],
         request: Request | None = None,
+        *,
+        again: bool = False,
     ) -> bool:
         """Ask about a request; False when it is refused, and then it is charged nothing.
 
         `request` is the request as it is known by now, if that is more than when the visit began.
-        A leaky bucket delays the caller here.
+        What was asked already is not asked once more, unless `again` says that it is to be charged
+        twice. A leaky bucket delays the caller here.
         """
         request = request or visit.request
         items: list[Item] = []
@@ -93,11 +96,20 @@ class AsyncDoor:
                 await self.give_back(visit)
                 return False
             items.append(item)
+        passages = visit.passages
+        before = len(passages)
+        if before or len(items) > 1:
+            asked = () if again else [item for passage in passages for item in passage.items]
+            items = beside(items, asked)
         if not items:
             return True
+        try:
+            await self._asker.ask(items, passages)
+        except BaseException:
+            await self.give_back(visit)
+            raise
         delay = 0.0
-        for passage in await self._asker.ask(items):
-            visit.passages.append(passage)
+        for passage in passages[before:]:
             if not passage.allowed:
                 await self.give_back(visit)
                 return False
@@ -116,6 +128,7 @@ class AsyncDoor:
         for passage in visit.passages:
             if not passage.is_due:
                 continue
+            passage.is_over = True
             slot, passage.slot = passage.slot, None
             try:
                 for what, actual in passage.due(response):
@@ -133,8 +146,9 @@ class AsyncDoor:
 
     async def _give_back(self, visit: Visit) -> None:
         for passage in visit.passages:
-            if not passage.allowed:
+            if not passage.allowed or passage.is_over:
                 continue
+            passage.is_over = True
             slot, passage.slot = passage.slot, None
             try:
                 await passage.asker.refund(passage.said)
@@ -164,20 +178,23 @@ class _OfLimiter:
     async def settle(self, what: Decision | Receipt, actual: Actual) -> bool:
         return await self._limiter.settle(what, one_number(actual))
 
-    async def ask(self, items: list[Item]) -> list[Passage]:
+    async def ask(self, items: list[Item], found: list[Passage]) -> None:
         places = None
         if len(items) == 1:
             checks = items[0].checks
         else:
             checks, places = joined(items)
         if not has_slots(items):
-            return [Passage(tuple(items), await self._limiter.ask(checks), self, places)]
+            said = await self._limiter.ask(checks)
+            found.append(Passage(tuple(items), said, self, places))
+            return
         slot = self._limiter.hold(*checks)
         try:
             await slot.__aenter__()
         except RateLimitExceeded as error:
-            return [Passage(tuple(items), error.decision, self, places)]
-        return [Passage(tuple(items), slot.decision, self, places, slot)]
+            found.append(Passage(tuple(items), error.decision, self, places))
+        else:
+            found.append(Passage(tuple(items), slot.decision, self, places, slot))
 
 
 class _OfEngine:
@@ -193,13 +210,13 @@ class _OfEngine:
         self.refund = engine.refund
         self.sleep = self._own.sleep
 
-    async def ask(self, items: list[Item]) -> list[Passage]:
+    async def ask(self, items: list[Item], found: list[Passage]) -> None:
         own = [item for item in items if item.attributes is None]
-        found = await self._own.ask(own) if own else []
+        if own:
+            await self._own.ask(own, found)
         for item in items:
             if item.attributes is not None and all(found):
                 found.append(await self._by_rules(item, item.attributes))
-        return found
 
     async def _by_rules(self, item: Item, attributes: Any) -> Passage:
         engine = self._engine
@@ -225,12 +242,10 @@ class _OfClient:
         self.refund = client.refund
         self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
-    async def ask(self, items: list[Item]) -> list[Passage]:
-        found: list[Passage] = []
+    async def ask(self, items: list[Item], found: list[Passage]) -> None:
         for item in items:
             if all(found):
                 found.append(await self._ask(item))
-        return found
 
     async def _ask(self, item: Item) -> Passage:
         client = self._client

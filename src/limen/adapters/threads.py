@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from limen.adapters.limit import Item, RateLimit, rate_limits
 from limen.adapters.manner import Manner, Options, manner_of
-from limen.adapters.plan import has_slots, item_of, joined
+from limen.adapters.plan import beside, has_slots, item_of, joined
 from limen.adapters.request import Request
 from limen.adapters.sources import kind_of, one_number, own_of, valid_for
 from limen.adapters.visit import Actual, Passage, Visit, log_not_settled
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Asker(Protocol):
     """One who can be asked."""
 
-    def ask(self, items: list[Item]) -> list[Passage]:
-        """Ask about all of them, or up to the first that refuses."""
+    def ask(self, items: list[Item], found: list[Passage]) -> None:
+        """Ask about all of them, or up to the first that refuses, and add what was said."""
 
     def settle(self, what: Any, actual: Actual) -> bool:
         """Correct what was charged."""
@@ -75,11 +75,14 @@ class Door:
         visit: Visit,
         limits: Iterable[RateLimit],
         request: Request | None = None,
+        *,
+        again: bool = False,
     ) -> bool:
         """Ask about a request; False when it is refused, and then it is charged nothing.
 
         `request` is the request as it is known by now, if that is more than when the visit began.
-        A leaky bucket delays the caller here.
+        What was asked already is not asked once more, unless `again` says that it is to be charged
+        twice. A leaky bucket delays the caller here.
         """
         request = request or visit.request
         items: list[Item] = []
@@ -92,11 +95,20 @@ class Door:
                 self.give_back(visit)
                 return False
             items.append(item)
+        passages = visit.passages
+        before = len(passages)
+        if before or len(items) > 1:
+            asked = () if again else [item for passage in passages for item in passage.items]
+            items = beside(items, asked)
         if not items:
             return True
+        try:
+            self._asker.ask(items, passages)
+        except BaseException:
+            self.give_back(visit)
+            raise
         delay = 0.0
-        for passage in self._asker.ask(items):
-            visit.passages.append(passage)
+        for passage in passages[before:]:
             if not passage.allowed:
                 self.give_back(visit)
                 return False
@@ -111,6 +123,7 @@ class Door:
         for passage in visit.passages:
             if not passage.is_due:
                 continue
+            passage.is_over = True
             slot, passage.slot = passage.slot, None
             try:
                 for what, actual in passage.due(response):
@@ -124,8 +137,9 @@ class Door:
     def give_back(self, visit: Visit) -> None:
         """Give back what those charged who let a request pass that was refused after all."""
         for passage in visit.passages:
-            if not passage.allowed:
+            if not passage.allowed or passage.is_over:
                 continue
+            passage.is_over = True
             slot, passage.slot = passage.slot, None
             try:
                 passage.asker.refund(passage.said)
@@ -155,20 +169,23 @@ class _OfLimiter:
     def settle(self, what: Decision | Receipt, actual: Actual) -> bool:
         return self._limiter.settle(what, one_number(actual))
 
-    def ask(self, items: list[Item]) -> list[Passage]:
+    def ask(self, items: list[Item], found: list[Passage]) -> None:
         places = None
         if len(items) == 1:
             checks = items[0].checks
         else:
             checks, places = joined(items)
         if not has_slots(items):
-            return [Passage(tuple(items), self._limiter.ask(checks), self, places)]
+            said = self._limiter.ask(checks)
+            found.append(Passage(tuple(items), said, self, places))
+            return
         slot = self._limiter.hold(*checks)
         try:
             slot.__enter__()
         except RateLimitExceeded as error:
-            return [Passage(tuple(items), error.decision, self, places)]
-        return [Passage(tuple(items), slot.decision, self, places, slot)]
+            found.append(Passage(tuple(items), error.decision, self, places))
+        else:
+            found.append(Passage(tuple(items), slot.decision, self, places, slot))
 
 
 class _OfEngine:
@@ -184,13 +201,13 @@ class _OfEngine:
         self.refund = engine.refund
         self.sleep = self._own.sleep
 
-    def ask(self, items: list[Item]) -> list[Passage]:
+    def ask(self, items: list[Item], found: list[Passage]) -> None:
         own = [item for item in items if item.attributes is None]
-        found = self._own.ask(own) if own else []
+        if own:
+            self._own.ask(own, found)
         for item in items:
             if item.attributes is not None and all(found):
                 found.append(self._by_rules(item, item.attributes))
-        return found
 
     def _by_rules(self, item: Item, attributes: Any) -> Passage:
         engine = self._engine
@@ -216,12 +233,10 @@ class _OfClient:
         self.refund = client.refund
         self.sleep = time.sleep
 
-    def ask(self, items: list[Item]) -> list[Passage]:
-        found: list[Passage] = []
+    def ask(self, items: list[Item], found: list[Passage]) -> None:
         for item in items:
             if all(found):
                 found.append(self._ask(item))
-        return found
 
     def _ask(self, item: Item) -> Passage:
         client = self._client

@@ -51,6 +51,7 @@ class Passage:
         "_is_corrected",
         "actual",
         "asker",
+        "is_over",
         "items",
         "places",
         "said",
@@ -75,6 +76,8 @@ class Passage:
         self.slot: Any = slot
         """What is held until the response is sent; None when nothing is."""
         self.actual: Actual | None = None
+        self.is_over: bool = False
+        """Whether it is settled, or given back."""
         self._answer: Answer | None = None
         self._given_back: tuple[bool, ...] = ()
         self._is_corrected = _is_corrected(items)
@@ -109,7 +112,9 @@ class Passage:
     @property
     def is_due(self) -> bool:
         """Whether anything is left to do after the response."""
-        return self._is_corrected or self.slot is not None or self.actual is not None
+        return not self.is_over and (
+            self._is_corrected or self.slot is not None or self.actual is not None
+        )
 
     def answer(self) -> Answer:
         """Return what a client may be told."""
@@ -128,7 +133,9 @@ class Passage:
                 for item in self.items
             ]
         )
-        self._answer = _without(self.answer(), self._returned())
+        # From what was said to begin with: a server may begin anew with another response.
+        self._answer = _answer(self)
+        self._answer = _without(self._answer, self._returned())
 
     def due(self, response: Any) -> list[tuple[Any, Actual]]:
         """Return what to settle, and to what cost, now that the response is sent."""

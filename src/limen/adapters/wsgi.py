@@ -50,8 +50,8 @@ class RateLimitMiddleware:
         refused: WSGIApplication | None = None,
         **options: Unpack[Options],
     ) -> None:
-        self.app = app
-        self.door = Door(limiter, *limits, adapter="WSGI", **options)
+        self.app: WSGIApplication = app
+        self.door: Door = Door(limiter, *limits, adapter="WSGI", **options)
         self._refused = refused
 
     def __call__(
@@ -69,9 +69,9 @@ class RateLimitMiddleware:
         visit = door.visit(WsgiRequest(environ, manner.addresses, manner.routes))
         environ[VISIT] = visit  # also for what lies further in, which may ask about more
         stay = _Starting(door, visit, start_response)
-        if not door.enter(visit, door.limits):
-            return (self._refused or _refuse)(environ, stay)
         try:
+            if not door.enter(visit, door.limits):
+                return (self._refused or _refuse)(environ, stay)
             body = self.app(environ, stay)
             if isinstance(body, list | tuple):
                 # It is all there, and as good as sent: the next request may come at once, and
@@ -100,7 +100,7 @@ class WsgiRequest(Request):
         native: Any = None,
     ) -> None:
         super().__init__(self if native is None else native, addresses)
-        self.environ = environ
+        self.environ: WSGIEnvironment = environ
         """The environ itself."""
         self._routes = routes
 
@@ -153,8 +153,8 @@ class Stay(ABC):
     __slots__ = ("_door", "_is_over", "sent", "visit")
 
     def __init__(self, door: Door, visit: Visit) -> None:
-        self.visit = visit
-        self.sent = 0
+        self.visit: Visit = visit
+        self.sent: int = 0
         """How many bytes of the response the server was given."""
         self._door = door
         self._is_over = False

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 from limen import fork
 from limen.backends import Change, Fault, Release, Reset
+from limen.backends.memory import AsyncMemoryBackend
 from limen.clock import Clock
 from limen.errors import ConfigurationError, RateLimitExceeded, StoreError
 from limen.guarded import Guard
@@ -20,6 +21,7 @@ from limen.limiter.decorate import KeyFunction, key_function, name_of
 from limen.limiter.line import Lines, Patience, as_refusal, counts_denied
 from limen.limiter.settings import Observer, open_store_async, valid_instances, validate
 from limen.limiter.slot import AsyncSlot
+from limen.limiter.sync import Limiter
 from limen.model import (
     Check,
     Concurrency,
@@ -69,6 +71,20 @@ class AsyncLimiter:
         self._limits = plan.Limits()
         self.after_fork()
         fork.watch(self)
+
+    @classmethod
+    def beside(cls, limiter: Limiter) -> AsyncLimiter | None:
+        """Return a limiter that counts in the memory of one for threads; None if that is on Redis.
+
+        For those who have both in one process: on Redis, they share their counts anyway.
+        """
+        memory = limiter.memory
+        if memory is None:
+            return None
+        found = cls(clock=limiter.clock)
+        found._backend = AsyncMemoryBackend(memory)
+        found._observers = limiter.observers
+        return found
 
     def after_fork(self) -> None:
         """Make anew what two processes must not share. Not for you to call."""

@@ -320,6 +320,16 @@ class Limiter:
         return decorate
 
     @property
+    def memory(self) -> MemoryBackend | None:
+        """The store, if it is in this process. Not for you to ask."""
+        return self._memory
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """Who is told of every decision."""
+        return self._observers
+
+    @property
     def clock(self) -> Clock:
         """What it waits by."""
         return self._clock

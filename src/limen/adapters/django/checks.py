@@ -1,0 +1,152 @@
+"""System checks: what `manage.py check` says of the setting, and of limits on views. Asks no store.
+
+| id | what is wrong |
+|---|---|
+| `limen.E001` | `LIMEN` is no dict |
+| `limen.E002` | an unknown key |
+| `limen.E003` | a value that is not what its key takes |
+| `limen.E004` | a limit |
+| `limen.E005` | a style of headers |
+| `limen.E006` | proxies, or the header that they write |
+| `limen.E007` | a dotted path that leads nowhere |
+| `limen.E008` | keys that exclude one another |
+| `limen.E009` | the store, the service, the rules or the limiter cannot be made |
+| `limen.E010` | limits on a view that cannot be asked about |
+| `limen.W001` | limits, and no middleware |
+| `limen.W002` | limits by user, and nobody is known to be logged in yet |
+| `limen.W003` | on deployment: each process counts for itself |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.checks import CheckMessage, Error, Warning
+from django.urls import get_resolver
+from django.utils.module_loading import import_string
+
+from limen.adapters.django.decorator import limits_on, views_of
+from limen.adapters.django.installed import Installed
+from limen.adapters.django.middleware import RateLimitMiddleware
+from limen.adapters.django.request import needs_user
+from limen.adapters.django.settings import Settings, read
+from limen.adapters.limit import RateLimit
+from limen.errors import LimenError
+
+_MIDDLEWARE = "limen.adapters.django.RateLimitMiddleware"
+_AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
+
+
+def check_setting(**_: Any) -> list[CheckMessage]:
+    """Return what is wrong with `LIMEN`."""
+    settings, troubles = read(getattr(django_settings, "LIMEN", {}))
+    found: list[CheckMessage] = [
+        Error(trouble.message, hint=trouble.hint, id=trouble.id) for trouble in troubles
+    ]
+    if found or not settings.enabled:
+        return found
+    try:
+        limits = _limits_everywhere(settings)
+    except (LimenError, ImportError) as error:
+        hint = "the message says what was expected; nothing was connected to"
+        return [Error(f"LIMEN: {error}", hint=hint, id="limen.E009")]
+    middleware = _middleware()
+    if limits and RateLimitMiddleware not in middleware:
+        found.append(_no_middleware("LIMEN has limits that hold everywhere"))
+    if any(map(_wants_user, limits)) and _is_above_authentication(middleware):
+        found.append(
+            Warning(
+                "limits count by user, and RateLimitMiddleware does not come after "
+                "AuthenticationMiddleware: to it, nobody is logged in",
+                hint=f"put {_MIDDLEWARE!r} below {_AUTHENTICATION!r} in MIDDLEWARE",
+                id="limen.W002",
+            )
+        )
+    return found
+
+
+def check_views(**_: Any) -> list[CheckMessage]:
+    """Return what is wrong with limits on views."""
+    settings, troubles = read(getattr(django_settings, "LIMEN", {}))
+    if troubles or not settings.enabled or not getattr(django_settings, "ROOT_URLCONF", None):
+        return []
+    limited = {
+        view: limits
+        for view in views_of(get_resolver().url_patterns)
+        if (limits := limits_on(view))
+    }
+    if not limited:
+        return []
+    found: list[CheckMessage] = []
+    if RateLimitMiddleware not in _middleware():
+        names = ", ".join(sorted({_name(view) for view in limited})[:3])
+        found.append(_no_middleware(f"there are limits on views ({names})"))
+    try:
+        here = Installed(settings)
+    except (LimenError, ImportError):
+        return found  # check_setting says so
+    for view, limits in limited.items():
+        try:
+            here.any_door.take(*limits)
+        except LimenError as error:
+            hint = "change the limit, or LIMEN"
+            found.append(Error(f"limits on {_name(view)}: {error}", hint=hint, id="limen.E010"))
+    here.close()
+    return found
+
+
+def check_store(**_: Any) -> list[CheckMessage]:
+    """Return what is wrong for a deployment, where many processes answer."""
+    raw = getattr(django_settings, "LIMEN", {})
+    settings, troubles = read(raw)
+    if troubles or not settings.enabled or {"SERVICE", "LIMITER"} & set(raw):
+        return []
+    if not settings.store.startswith("memory:"):
+        return []
+    message = "LIMEN counts in memory: each process for itself, and anew after each start"
+    hint = 'name a store that all share, LIMEN = {"STORE": "redis://localhost:6379", ...}'
+    return [Warning(message, hint=hint, id="limen.W003")]
+
+
+def _limits_everywhere(settings: Settings) -> tuple[RateLimit, ...]:
+    here = Installed(settings)
+    try:
+        return here.any_door.limits
+    finally:
+        here.close()
+
+
+def _no_middleware(why: str) -> Warning:
+    return Warning(
+        f"{why}, and RateLimitMiddleware is not in MIDDLEWARE",
+        hint=f"add {_MIDDLEWARE!r}: it limits every request, and writes headers on all responses",
+        id="limen.W001",
+    )
+
+
+def _wants_user(limit: RateLimit) -> bool:
+    return limit.key.function is None and bool(limit.limits) and needs_user(limit)
+
+
+def _middleware() -> list[Any]:
+    """Return what stands in MIDDLEWARE; a class that is derived from ours is ours."""
+    found: list[Any] = []
+    for path in django_settings.MIDDLEWARE:
+        try:
+            middleware = import_string(path)
+        except ImportError:
+            continue  # Django says so itself
+        is_ours = isinstance(middleware, type) and issubclass(middleware, RateLimitMiddleware)
+        found.append(RateLimitMiddleware if is_ours else path)
+    return found
+
+
+def _is_above_authentication(middleware: list[Any]) -> bool:
+    if RateLimitMiddleware not in middleware:
+        return False
+    return _AUTHENTICATION not in middleware[: middleware.index(RateLimitMiddleware)]
+
+
+def _name(view: Any) -> str:
+    return f"{view.__module__}.{getattr(view, '__qualname__', type(view).__name__)}"

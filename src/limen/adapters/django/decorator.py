@@ -1,0 +1,175 @@
+"""`ratelimit` and `exempt`: limits on single views.
+
+A decorator leaves a mark on its view, by which the middleware knows beforehand what to ask. What
+the middleware did not see, because another decorator hides the mark, it stands on a method, or
+there is no middleware, is asked for when the view is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, wraps
+from typing import Any, TypeVar, cast
+
+from asgiref.sync import iscoroutinefunction
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from limen.adapters import limit
+from limen.adapters.django.entry import (
+    Where,
+    begin,
+    begin_async,
+    enter,
+    enter_async,
+    entry_of,
+    finish,
+    finish_async,
+    give_up,
+    give_up_async,
+    http_of,
+    refuse,
+    refuse_async,
+)
+from limen.errors import ConfigurationError
+
+V = TypeVar("V", bound=Callable[..., Any])
+_LIMITS, _EXEMPT = "limen_limits", "limen_exempt"
+
+
+class RateLimit(limit.RateLimit):
+    """A `RateLimit` that is a decorator of views, sync and async.
+
+    ```python
+    @ratelimit("5/minute", key="user")
+    def search(request): ...
+
+    @method_decorator(ratelimit("5/minute"), name="dispatch")
+    class Search(View): ...
+    ```
+
+    Without a `scope`, it counts each endpoint that it is put on apart, by its route. Needs
+    `RateLimitMiddleware` for headers on all responses; alone, it writes them on what its view
+    returns.
+    """
+
+    def __call__(self, view: V) -> V:
+        """Put the limits on a view."""
+        if isinstance(view, type) or not callable(view):
+            raise ConfigurationError(
+                "limits stand on functions; on a class, by "
+                '@method_decorator(ratelimit(...), name="dispatch")'
+            )
+        marks: tuple[limit.RateLimit, ...] = (self, *limits_on(view))
+        where = _where(view)
+
+        @wraps(view)
+        def limited(request: Any, /, *args: Any, **kwargs: Any) -> Any:
+            http = http_of(request)
+            entry = entry_of(http)
+            if entry is not None:
+                if enter(entry, entry.pending(marks, where)):
+                    return view(request, *args, **kwargs)
+                return refuse(entry)
+            entry = begin(http)
+            try:
+                is_let_in = enter(entry, entry.pending(marks, where))
+                response = view(request, *args, **kwargs) if is_let_in else refuse(entry)
+            except BaseException:
+                give_up(entry)
+                raise
+            return finish(entry, response)
+
+        @wraps(view)
+        async def limited_async(request: Any, /, *args: Any, **kwargs: Any) -> Any:
+            http = http_of(request)
+            entry = entry_of(http)
+            if entry is not None:
+                if await enter_async(entry, entry.pending(marks, where)):
+                    return await view(request, *args, **kwargs)
+                return await refuse_async(entry)
+            entry = await begin_async(http)
+            try:
+                if await enter_async(entry, entry.pending(marks, where)):
+                    response = await view(request, *args, **kwargs)
+                else:
+                    response = await refuse_async(entry)
+            except BaseException:
+                await give_up_async(entry)
+                raise
+            return await finish_async(entry, response)
+
+        found: Any = limited_async if _is_async(view) else limited
+        setattr(found, _LIMITS, marks)
+        return cast("V", found)
+
+
+ratelimit = RateLimit
+"""Limit a view, as decorators are written: `@ratelimit("5/minute")`."""
+
+
+def exempt(view: V) -> V:
+    """Let a view be, whatever holds everywhere; what stands on the view itself still does."""
+
+    @wraps(view)
+    def free(*args: Any, **kwargs: Any) -> Any:
+        return view(*args, **kwargs)
+
+    @wraps(view)
+    async def free_async(*args: Any, **kwargs: Any) -> Any:
+        return await view(*args, **kwargs)
+
+    found: Any = free_async if _is_async(view) else free
+    setattr(found, _EXEMPT, True)
+    return cast("V", found)
+
+
+def limits_on(view: object) -> tuple[limit.RateLimit, ...]:
+    """Return the limits that stand on a view."""
+    found: tuple[limit.RateLimit, ...] = getattr(view, _LIMITS, ())
+    return found
+
+
+def is_exempt(view: object) -> bool:
+    """Return whether a view is exempt from what holds everywhere."""
+    return getattr(view, _EXEMPT, False)
+
+
+def views_of(patterns: Iterable[URLPattern | URLResolver]) -> Iterator[Any]:
+    """Yield the views of a URLconf, included ones too."""
+    for pattern in patterns:
+        if isinstance(pattern, URLResolver):
+            yield from views_of(pattern.url_patterns)
+        else:
+            yield pattern.callback
+
+
+@lru_cache(64)
+def any_limited(urlconf: Any) -> bool:
+    """Return whether a URLconf has views that are exempt, or have limits of their own."""
+    views = views_of(get_resolver(urlconf).url_patterns)
+    return any(limits_on(view) or is_exempt(view) for view in views)
+
+
+def _is_async(view: Any) -> bool:
+    """Return whether a view is awaited; so is the `dispatch` of a class with async methods."""
+    if iscoroutinefunction(view):
+        return True
+    return _name_of(view) == "dispatch" and bool(getattr(_owner(view), "view_is_async", False))
+
+
+def _where(view: Any) -> Where:
+    """Return what a view adds to the place of its limits, and where they stand without a route."""
+    name = _name_of(view)
+    part = f".{name}" if _owner(view) is not None and name != "dispatch" else ""
+    module, path = getattr(view, "__module__", ""), getattr(view, "__qualname__", name)
+    return Where(part, f"{module}.{path}")
+
+
+def _owner(view: Any) -> Any:
+    """Return the object whose method this is, as `method_decorator` passes it on; or None."""
+    return getattr(getattr(view, "func", None), "__self__", None)
+
+
+def _name_of(view: Any) -> str:
+    found: str = getattr(view, "__name__", type(view).__name__)
+    return found

@@ -1,0 +1,175 @@
+"""`DjangoRequest`: an `HttpRequest`, as limits see it. Asks nobody, but for who is logged in.
+
+The view of a request is found before Django looks for it, so that all limits which hold for a
+request are asked about at once; what Django then finds is what counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.conf.urls.i18n import is_language_prefix_patterns_used
+from django.http import HttpRequest
+from django.urls import Resolver404, ResolverMatch, resolve
+from django.urls.resolvers import LocalePrefixPattern
+from django.utils.functional import LazyObject
+
+from limen.adapters.limit import RateLimit
+from limen.adapters.request import Request
+from limen.http import ClientAddresses
+
+_NOT_READ: Any = object()
+
+
+class DjangoRequest(Request):
+    """A request of Django's, as limits see it.
+
+    `native` is what the user's functions get, if that is something else than the request itself.
+    """
+
+    __slots__ = ("_found", "_user", "http")
+
+    def __init__(self, http: HttpRequest, addresses: ClientAddresses, native: Any = None) -> None:
+        super().__init__(http if native is None else native, addresses)
+        self.http: HttpRequest = http
+        """The request itself."""
+        self._found: ResolverMatch | None = _NOT_READ
+        self._user: str | None = _NOT_READ
+
+    @property
+    def method(self) -> str:
+        """The method."""
+        return self.http.method or "GET"
+
+    @property
+    def path(self) -> str:
+        """The path, with the prefix of the script."""
+        return self.http.path
+
+    @property
+    def peer(self) -> str | None:
+        """The address of who connected, as the server has it."""
+        return self.http.META.get("REMOTE_ADDR") or None
+
+    def header(self, name: str) -> Sequence[str]:
+        """Return the values of a header. By WSGI, those of one name come as one."""
+        scope = getattr(self.http, "scope", None)
+        if scope is not None:
+            raw = name.encode("latin-1")
+            return [value.decode("latin-1") for each, value in scope["headers"] if each == raw]
+        text = name.upper().replace("-", "_")
+        value = self.http.META.get(text if text in _WITHOUT_PREFIX else f"HTTP_{text}")
+        return () if value is None else (value,)
+
+    @property
+    def match(self) -> ResolverMatch | None:
+        """Which view answers, under which route; None when there is none."""
+        known = self.http.resolver_match
+        if known is not None:
+            return known
+        if self._found is _NOT_READ:
+            try:
+                self._found = resolve(self.http.path_info, getattr(self.http, "urlconf", None))
+            except Resolver404:
+                self._found = None
+        return self._found
+
+    @property
+    def route(self) -> str | None:
+        """The route as it stands in the URLconf: `"/users/<int:pk>/"`."""
+        match = self.match
+        return None if match is None else template_of(match, self.http)
+
+    @property
+    def endpoint(self) -> str | None:
+        """The route and the name of its view: no two endpoints have both in common."""
+        match = self.match
+        return None if match is None else f"{template_of(match, self.http)} {match.view_name}"
+
+    @property
+    def user(self) -> str | None:
+        """The primary key of who is logged in. May ask the database."""
+        if self._user is _NOT_READ:
+            self._user = _key_of(getattr(self.native, "user", None))
+        return self._user
+
+    async def read_user(self) -> None:
+        """Find out who is logged in without holding up the loop, for functions of the user's too.
+
+        Afterwards `request.user` is no longer lazy: who looks at it asks no database.
+        """
+        http = self.http
+        auser = getattr(http, "auser", None)
+        if self.native is http and auser is not None:
+            http.user = await auser()
+        user = getattr(self.native, "user", None)
+        if isinstance(user, LazyObject):
+            self._user = await sync_to_async(_key_of)(user)
+        else:
+            self._user = _key_of(user)
+
+
+def template_of(match: ResolverMatch, http: HttpRequest) -> str:
+    """Return a route, the same in every language: without what `i18n_patterns` puts before it."""
+    route: str = match.route or ""
+    urlconf = getattr(http, "urlconf", None) or settings.ROOT_URLCONF
+    is_prefixed, also_default = is_language_prefix_patterns_used(urlconf)
+    if is_prefixed:
+        route = route.removeprefix(LocalePrefixPattern(also_default).language_prefix)
+    return f"/{route}"
+
+
+def needs_user(limit: RateLimit) -> bool:
+    """Return whether a limit asks who is logged in, where that can be told beforehand."""
+    key = limit.key
+    if not limit.limits:
+        return True  # rules may match by anything
+    if key.function is not None:
+        # One that fails for want of the user would be taken for one without an answer.
+        return not key.is_async and limit.missing != "error"
+    probe = _Probe(None, ClientAddresses())
+    key.text(probe)
+    return probe.is_asked
+
+
+class _Probe(Request):
+    """A request of which nothing is known. Tells whether it was asked who is logged in."""
+
+    __slots__ = ("is_asked",)
+
+    def __init__(self, native: Any, addresses: ClientAddresses) -> None:
+        super().__init__(native, addresses)
+        self.is_asked = False
+
+    @property
+    def method(self) -> str:
+        return ""
+
+    @property
+    def path(self) -> str:
+        return ""
+
+    @property
+    def peer(self) -> str | None:
+        return None
+
+    def header(self, name: str) -> Sequence[str]:
+        return ()
+
+    @property
+    def user(self) -> str | None:
+        self.is_asked = True
+        return None
+
+
+def _key_of(user: Any) -> str | None:
+    if user is None or not getattr(user, "is_authenticated", False):
+        return None
+    key = getattr(user, "pk", None)
+    return None if key is None else str(key)
+
+
+_WITHOUT_PREFIX = ("CONTENT_TYPE", "CONTENT_LENGTH")

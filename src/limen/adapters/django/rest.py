@@ -1,0 +1,154 @@
+"""Throttles for Django REST framework, which itself answers those that are refused.
+
+```python
+class SearchThrottle(RateLimitThrottle):
+    limits = ("10/minute", "1000/day")
+
+class Search(APIView):
+    throttle_classes = [SearchThrottle]
+```
+
+All throttles of a view are asked in one call: who is refused by one is charged by none.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from limen.adapters.django.entry import Entry, begin, enter, entry_of, http_of
+from limen.adapters.django.installed import Installed
+from limen.adapters.django.request import DjangoRequest
+from limen.adapters.keys import Key, KeyFunction
+from limen.adapters.limit import RateLimit
+from limen.adapters.missing import missing
+from limen.errors import ConfigurationError, did_you_mean
+from limen.model import Concurrency, Limit
+
+try:
+    from rest_framework.exceptions import APIException
+    from rest_framework.request import Request
+    from rest_framework.throttling import BaseThrottle
+    from rest_framework.views import APIView
+except ImportError as _error:
+    raise missing("drf", _error) from None
+
+Limits = str | Limit | Concurrency | RateLimit
+
+
+class RateLimitThrottle(BaseThrottle):
+    """A throttle whose limits stand in its class, or by its `scope` in `LIMEN["SCOPES"]`.
+
+    Counts over all views that it stands on, as REST framework's own throttles do. Functions get the
+    request of REST framework.
+    """
+
+    limits: ClassVar[Limits | tuple[Limits, ...] | list[Limits]] = ()
+    """What is allowed: `"10/minute"`, or several. A `RateLimit` says more than `key` can."""
+    rate: ClassVar[str | None] = None
+    """The same, as REST framework calls it."""
+    key: ClassVar[Key | str | tuple[Key | str, ...] | KeyFunction] = "user_or_ip"
+    """Whom it counts apart. A function stands here as `staticmethod`."""
+    scope: ClassVar[str | None] = None
+    """What shares one count; where no limits are given, their name in `LIMEN["SCOPES"]`."""
+
+    _wait: float | None = None
+
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        """Ask about a request; about all throttles of the view, if this is its first."""
+        http = http_of(request)
+        entry = entry_of(http)
+        if entry is None:
+            entry = begin(http)
+            entry.has_end = False
+        if not entry.visit.allowed:
+            return True  # another throttle has refused it already
+        limits = entry.pending(self._together(request, view, entry.installed))
+        if not limits:
+            return True
+        if not entry.has_end:
+            _refuse_without_end(limits)
+        native = DjangoRequest(http, entry.visit.manner.addresses, request)
+        is_let_in = enter(entry, limits, native)
+        if not entry.has_end:
+            view.headers.update(entry.visit.headers())
+        return is_let_in or self._refuse(entry)
+
+    def wait(self) -> float | None:
+        """Return the seconds after which to come back; None when waiting does not help."""
+        return self._wait
+
+    def scope_of(self, request: Request, view: APIView) -> str | None:
+        """Return the scope for a request."""
+        return self.scope
+
+    def _together(self, request: Request, view: APIView, here: Installed) -> tuple[RateLimit, ...]:
+        """Return the limits of this throttle, and of others that will be asked for them anyhow."""
+        own: Any = type(self)
+        found = list(_limits(own, self.scope_of(request, view), here))
+        for other in view.get_throttles():
+            kind: Any = type(other)
+            # One that decides by itself whether to ask at all does so when its turn comes.
+            if isinstance(other, RateLimitThrottle) and kind.allow_request is _PLAIN:
+                more = _limits(kind, other.scope_of(request, view), here)
+                found += [limit for limit in more if limit not in found]
+        return tuple(found)
+
+    def _refuse(self, entry: Entry) -> bool:
+        refusal = entry.visit.refusal()
+        if refusal.status != 429:
+            raise Refused(refusal.status, refusal.detail)
+        self._wait = entry.visit.answer().retry_after
+        return False
+
+
+class ScopedRateLimitThrottle(RateLimitThrottle):
+    """A throttle for views that name their scope: `throttle_scope = "uploads"`.
+
+    The limits are those of `LIMEN["SCOPES"]`. A view that names none is not limited by it.
+    """
+
+    def scope_of(self, request: Request, view: APIView) -> str | None:
+        """Return the scope that the view names."""
+        return getattr(view, "throttle_scope", None)
+
+
+class Refused(APIException):
+    """A refusal that no waiting mends, or that comes of a store that is away: 403, or 503."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        self.status_code: int = status
+        super().__init__(detail, "refused")
+
+
+_PLAIN = RateLimitThrottle.allow_request
+
+
+@lru_cache(1_024)
+def _limits(throttle: Any, scope: str | None, here: Installed) -> tuple[RateLimit, ...]:
+    """Return the limits of a class of throttles."""
+    given: Any = throttle.rate or throttle.limits
+    listed: tuple[Limits, ...] = tuple(given) if isinstance(given, list | tuple) else (given,)
+    if not listed and scope is not None:
+        scopes = here.settings.scopes
+        if scope not in scopes:
+            raise ConfigurationError(
+                f"LIMEN['SCOPES'] has no limits for {scope!r}{did_you_mean(scope, scopes)}"
+            )
+        listed = scopes[scope]
+    if not listed and issubclass(throttle, ScopedRateLimitThrottle):
+        return ()
+    found = [limit for limit in listed if isinstance(limit, RateLimit)]
+    plain = [limit for limit in listed if not isinstance(limit, RateLimit)]
+    if plain or not found:
+        found.insert(0, RateLimit(*plain, key=throttle.key, scope=scope))
+    place = f"{throttle.__module__}.{throttle.__qualname__}"
+    return tuple([limit.at(place) for limit in found])
+
+
+def _refuse_without_end(limits: list[RateLimit]) -> None:
+    if any(limit.has_slots or limit.is_corrected for limit in limits):
+        raise ConfigurationError(
+            "slots, deduct_when and settle need to know when a response is sent; put "
+            "limen.adapters.django.RateLimitMiddleware into MIDDLEWARE"
+        )

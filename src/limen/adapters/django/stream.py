@@ -1,0 +1,94 @@
+"""What is to be done when a stream has ended: at its last part, or wherever it is given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from typing import Any
+
+from django.http.response import HttpResponseBase
+
+from limen.adapters.tasks import AsyncDoor
+from limen.adapters.threads import Door
+from limen.adapters.visit import Visit
+
+
+def leave_at_the_end(
+    door: Door | AsyncDoor, visit: Visit, response: HttpResponseBase
+) -> HttpResponseBase:
+    """Let a visit end with the stream of a response, or with the response, whichever is first."""
+    leaving = _Leaving(door, visit, response)
+    stream: Any = response
+    close = stream.close
+
+    def close_and_leave() -> None:
+        try:
+            close()
+        finally:
+            leaving.now()
+
+    stream.close = close_and_leave
+    # A server may send a file by itself, as long as it finds it there.
+    if getattr(stream, "file_to_stream", None) is None:
+        passed_on = _passed_on_async if stream.is_async else _passed_on
+        stream.streaming_content = passed_on(stream.streaming_content, leaving)
+    return response
+
+
+class _Leaving:
+    """Leaves once, from any thread."""
+
+    def __init__(self, door: Door | AsyncDoor, visit: Visit, response: HttpResponseBase) -> None:
+        self._door = door
+        self._visit = visit
+        self._response = response
+        self._loop = asyncio.get_running_loop() if isinstance(door, AsyncDoor) else None
+        self._task: asyncio.Task[None] | None = None
+        self._is_over = False
+
+    def now(self) -> None:
+        """Leave; on asyncio, as soon as its loop goes on."""
+        if self._is_over:
+            return
+        self._is_over = True
+        if isinstance(self._door, Door):
+            self._door.leave(self._visit, self._response)
+        elif self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed, and nobody can be told any more
+                self._loop.call_soon_threadsafe(self._start, self._door)
+
+    async def before_the_end(self) -> None:
+        """Leave before the client learns that the stream has ended."""
+        if self._is_over:
+            return
+        self._is_over = True
+        if isinstance(self._door, Door):
+            # On a loop that waits for this one request alone.
+            self._door.leave(self._visit, self._response)
+        else:
+            await self._door.leave(self._visit, self._response)
+
+    def __del__(self) -> None:
+        # A response that got lost on its way out, when its request was cancelled, is never closed.
+        self.now()
+
+    def _start(self, door: AsyncDoor) -> None:
+        self._task = asyncio.ensure_future(door.leave(self._visit, self._response))
+
+
+def _passed_on(content: Iterator[bytes], leaving: _Leaving) -> Iterator[bytes]:
+    try:
+        yield from content
+    finally:
+        leaving.now()
+
+
+async def _passed_on_async(
+    content: AsyncIterator[bytes], leaving: _Leaving
+) -> AsyncIterator[bytes]:
+    try:
+        async for part in content:
+            yield part
+    finally:
+        await leaving.before_the_end()
