@@ -14,7 +14,7 @@ from typing import Any
 from limen import AsyncLimiter, Limiter
 
 PLAIN, LIMEN = "no limit", "limen"
-CLIENTS = [f"10.0.{number // 250}.{number % 250 + 1}" for number in range(500)]
+CLIENTS = [f"10.0.{number // 250}.{number % 250 + 1}" for number in range(3_000)]
 _LIMIT = "10000/hour"
 _PEERS_LIMIT = "1000000/hour"
 """More, since a fixed window costs the same whatever it holds, and nobody is to be refused."""

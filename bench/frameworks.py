@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from statistics import median
 
 from bench import framework_apps as apps
@@ -104,11 +105,15 @@ def added_table(found: Sequence[Added]) -> str:
 
 def _block(application: Application, runner: asyncio.Runner, calls: int) -> Callable[[], int]:
     """Return what calls an application; returns how many of the calls were answered."""
-    clients = [CLIENTS[number % len(CLIENTS)] for number in range(calls)]
+    first = cycle(range(0, len(CLIENTS), calls))
     app = application.app
-    if isinstance(app, Asgi):
-        return lambda: runner.run(app.ask(clients))
-    return lambda: app.ask(clients)
+
+    def block() -> int:
+        start = next(first)
+        clients = CLIENTS[start : start + calls]
+        return runner.run(app.ask(clients)) if isinstance(app, Asgi) else app.ask(clients)
+
+    return block
 
 
 def _check(application: Application, runner: asyncio.Runner) -> None:
@@ -127,7 +132,7 @@ def _heading(rounds: int, calls: int) -> str:
     return (
         "### Frameworks\n\n"
         "A trivial application with one limit for each address, called as its server would call "
-        f"it; {rounds} rounds of alternating blocks of {calls:,} requests from {len(CLIENTS)} "
+        f"it; {rounds} rounds of alternating blocks of {calls:,} requests from {len(CLIENTS):,} "
         "addresses, all admitted, headers on. µs added: the median of what a block takes longer "
         "than that of the same application without limits; in memory CPU time, on Redis time."
     )

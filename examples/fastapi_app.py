@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, Response
 
 from limen import AsyncLimiter, Concurrency
-from limen.adapters import Visit
+from limen.adapters import Passage
 from limen.adapters.fastapi import RESPONSES, RateLimit, install
 
 limiter = AsyncLimiter(os.environ.get("REDIS_URL", "memory://"))
@@ -47,11 +47,11 @@ async def login(response: Response, password: str = "") -> dict[str, bool]:
 
 @app.get("/complete")
 async def complete(
-    visit: Annotated[Visit, Depends(RateLimit("1000/day", key="everyone", cost=10))],
+    passage: Annotated[Passage, Depends(RateLimit("1000/day", key="everyone", cost=10))],
     words: int = 50,
 ) -> dict[str, int]:
     # Ten were charged to begin with; this is what it was.
-    visit.costs(words)
+    passage.costs(words)
     return {"words": words}
 
 

@@ -21,7 +21,9 @@ def serving(
 
     What is `closing` has an `aclose`, which is awaited at the end in the loop of the server.
     """
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    # By name: without it the small packets of one connection wait for each other.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
+        listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
         config = uvicorn.Config(
             app,

@@ -50,6 +50,8 @@ def test_fastapi_app() -> None:
         assert client.get("/complete?words=31").json() == {"words": 31}
         left = client.get("/complete?words=31").headers["ratelimit"]
         assert '"1000/day";r=959;' in left
+        # What was settled is the words, not the requests.
+        assert int(left.partition('"100/minute";r=')[2].partition(";")[0]) > 80
         assert '"20/hour";r=19;' in client.get("/v1/reports/7").headers["ratelimit"]
         assert "429" in client.get("/openapi.json").json()["paths"]["/search"]["get"]["responses"]
 

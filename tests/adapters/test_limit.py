@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +16,7 @@ from limen import Concurrency, ConfigurationError, InvalidInput, InvalidLimit, L
 from limen.adapters import AddressSettings, RateLimit, Request, either, header, ip
 from limen.adapters.keys import key_of
 from limen.adapters.limit import Item
-from limen.adapters.plan import beside, item_of, joined
+from limen.adapters.plan import apart, item_of, joined, unasked
 from limen.http import ClientAddresses
 
 
@@ -99,11 +102,55 @@ def test_no_two_clients_share_a_count_whatever_they_say(names: list[str], other:
     assert alone != first
 
 
-def test_lambdas_that_read_other_things_count_apart() -> None:
+def test_functions_without_a_name_of_their_own_count_apart_by_what_they_read() -> None:
     tenant = key_of(lambda request: request.tenant)
     account = key_of(lambda request: request.account)
-    assert tenant.name != account.name
-    assert tenant.name == key_of(lambda request: request.tenant).name
+    assert tenant.label != account.label
+    assert tenant.label == key_of(lambda request: request.tenant).label
+
+    def by(name: str) -> Any:
+        return lambda request: request.header(name)
+
+    assert key_of(by("x-a")).label != key_of(by("x-b")).label
+    assert key_of(by("x-a")).label == key_of(by("x-a")).label
+
+
+def test_a_lambda_has_the_same_name_in_every_process() -> None:
+    code = (
+        "from limen.adapters.keys import key_of\n"
+        "print(key_of(lambda r: 'w' if r.method in {'PUT', 'POST', 'PATCH'} else r.ip).label)\n"
+        "print(key_of(lambda r: ''.join(x for x in r.path if x in {'a', 'b', 'c'})).label)\n"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(told) == 1
+
+
+def test_long_keys_are_not_kept() -> None:
+    limit = RateLimit("1/hour", key="header:x")
+    for number in range(50):
+        item_of(limit, Asked(x=f"{number}" * 5_000))
+        item_of(limit, Asked(x=f"{number}"))
+    assert sum(len(key) for key, _ in limit._known) < 50 * 20
+
+
+def test_async_by_a_detour_is_an_error_in_threads() -> None:
+    async def is_staff(request: Any) -> bool:
+        return False
+
+    limit = RateLimit("1/hour", exempt_when=lambda request: is_staff(request))
+    with pytest.raises(ConfigurationError, match="is async, and this adapter runs in threads"):
+        item_of(limit, Asked())
+    with pytest.raises(ConfigurationError, match="deduct_when cannot be async"):
+        RateLimit("1/hour", deduct_when=is_staff)
 
 
 def test_the_place_is_the_scope_of_who_names_none() -> None:
@@ -126,21 +173,44 @@ def items_of(*limits: RateLimit) -> list[Item]:
 
 
 def test_what_was_asked_already_is_not_asked_again() -> None:
-    again = beside(items_of(RateLimit("10/hour")), items_of(RateLimit("10/hour", "5/day")))
-    assert again == []
-    once = beside(items_of(RateLimit("10/hour"), RateLimit("10/hour")), [])
-    assert len(once) == 1
+    store, other = object(), object()
+    asked = [(store, item) for item in items_of(RateLimit("10/hour"))]
+    assert unasked(items_of(RateLimit("10/hour")), store, asked) == []
+    assert len(unasked(items_of(RateLimit("10/hour"), RateLimit("10/hour")), store, [])) == 1
+    # Elsewhere it is another count.
+    assert len(unasked(items_of(RateLimit("10/hour")), other, asked)) == 1
 
 
-def test_other_limits_in_the_same_place_hold_too_and_count_beside() -> None:
-    items = beside(items_of(*[RateLimit(text) for text in ("9/hour", "2/hour", "3/hour")]), [])
-    checks, places = joined(items)
-    assert [(str(check.limit), check.key) for check in checks] == [
-        ("9/hour", "ip=192.0.2.7"),
-        ("2/hour", "ip=192.0.2.7 #2"),
-        ("3/hour", "ip=192.0.2.7 #3"),
-    ]
-    assert places == ((0,), (1,), (2,))
+@pytest.mark.parametrize(
+    "second",
+    [
+        RateLimit("20/hour"),
+        RateLimit("10/hour", cost=2),
+        RateLimit("10/hour", deduct_when=bool),
+        RateLimit("10/hour", on_error="closed"),
+        RateLimit("10/hour", "5/day"),
+    ],
+)
+def test_others_that_would_share_its_state_are_an_error(second: RateLimit) -> None:
+    first = RateLimit("10/hour")
+    with pytest.raises(ConfigurationError, match="would share one state; give one of them a scope"):
+        unasked(items_of(second), None, [(None, item) for item in items_of(first)])
+    with pytest.raises(ConfigurationError, match="would share one state"):
+        apart([first, second])
+    named = RateLimit(Limit(20, 3_600, name="other"))
+    apart([first, named, RateLimit("20/hour", scope="b"), RateLimit("20/hour", key="everyone")])
+
+
+def test_rules_are_asked_once() -> None:
+    asked = [(None, item) for item in items_of(RateLimit())]
+    with pytest.raises(ConfigurationError, match="two layers ask the rules about the same request"):
+        unasked(items_of(RateLimit()), None, asked)
+
+
+def test_checks_of_several_stand_one_after_the_other() -> None:
+    checks, places = joined(items_of(RateLimit("1/hour", "2/day"), RateLimit("3/minute")))
+    assert [str(check.limit) for check in checks] == ["1/hour", "2/day", "3/minute"]
+    assert places == ((0, 1), (2,))
 
 
 def test_rules_get_attributes_and_more() -> None:
@@ -184,7 +254,7 @@ class TestNobodyIsCountedWithEverybodyByAccident:
         assert "s3cret" not in str(caught.value)
 
     def test_a_request_without_an_address_is_an_error(self) -> None:
-        for peer in (None, "", "/run/app.sock"):
+        for peer in (None, "", "/run/app.sock", "unix:", "localhost", "<local>"):
             with pytest.raises(ConfigurationError, match="no address to count by"):
                 item_of(RateLimit("1/hour"), Asked(peer))
 

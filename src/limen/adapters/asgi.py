@@ -69,23 +69,27 @@ class RateLimitMiddleware:
         visit = around or door.visit(AsgiRequest(scope, door.manner.addresses, door.manner.routes))
         # Also for what lies further in, which may ask about more.
         scope[VISIT], scope[DOOR] = visit, door
-        if not await door.enter(visit, door.limits):
-            await self._refuse(visit, scope, receive, send)
-            return
         if around is not None:
             # Whoever made the visit tells the client, and settles it.
-            await self.app(scope, receive, send)
+            await self._pass_on(visit, scope, receive, send)
             return
         sending = _Sending(visit, door, send)
         try:
-            await self.app(scope, receive, sending)
+            await self._pass_on(visit, scope, receive, sending)
         finally:
             if visit.is_due:
-                await door.leave(visit, sending.response)
+                await sending.leave()
+            visit.end()
+
+    async def _pass_on(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
+        if await self.door.enter(visit, self.door.limits):
+            await self.app(scope, receive, send)
+        else:
+            await self._refuse(visit, scope, receive, send)
 
     async def _refuse(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
         if self._refused is not None:
-            await self._refused(scope, receive, _Sending(visit, self.door, send))
+            await self._refused(scope, receive, send)
             return
         refusal = visit.refusal()
         if scope["type"] == "http":
@@ -110,7 +114,7 @@ class AsgiRequest(Request):
         routes: Routes | None = None,
         native: Any = None,
     ) -> None:
-        super().__init__(native or self, addresses)
+        super().__init__(native, addresses)
         self.scope: Scope = scope
         """The scope itself."""
         self._routes = routes
@@ -142,6 +146,10 @@ class AsgiRequest(Request):
     def route(self) -> str | None:
         """The template, where templates were given."""
         return None if self._routes is None else self._routes.template_of(self.path, decoded=True)
+
+    def is_socket(self, peer: str) -> bool:
+        """Return False: servers have no address for a socket. Any text comes from a header."""
+        return False
 
     @property
     def user(self) -> str | None:
@@ -184,17 +192,25 @@ class _Sending:
                 visit.responded(self.response)
             theirs = message.get("headers", ())
             ours = _raw(visit.headers(_exposed(visit, theirs)))
-            if not visit.allowed or visit.manner.expose:
-                # Who handled a refusal may have told when to come back, and so do we.
-                names = {name for name, _ in ours}
-                theirs = [pair for pair in theirs if pair[0].lower() not in names]
-            message = {**message, "headers": [*theirs, *ours]}
+            names = [name for name, _ in ours]
+            # Nothing is said twice. The last word is that of who counts.
+            theirs = [pair for pair in theirs if pair[0].lower() not in names]
+            message = {**message, "headers": theirs + ours}
         elif kind in _BODIES:
             self._sent += len(message.get("body", b""))
             if not message.get("more_body", False) and self._visit.is_due:
                 # Before the last of it: whoever has the whole answer finds it settled.
-                await self._door.leave(self._visit, self.response)
+                await self.leave()
+        elif kind == "websocket.close" and self._start is None:
+            # Not accepted, which a client sees as a 403.
+            self._start = {"status": 403}
         await self._send(message)
+
+    async def leave(self) -> None:
+        """Settle what was sent; without anything, that the application failed."""
+        if self._start is None or "type" not in self._start:
+            self._visit.responded(self.response)
+        await self._door.leave(self._visit, self.response)
 
     @property
     def response(self) -> Response:

@@ -14,6 +14,8 @@ returns. Works for Starlette alike, whose routes take no dependencies.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
 from limen.adapters import limit
@@ -21,7 +23,7 @@ from limen.adapters.asgi import DOOR, VISIT, AsgiRequest, RateLimitMiddleware, S
 from limen.adapters.manner import Options
 from limen.adapters.missing import missing
 from limen.adapters.tasks import AsyncDoor
-from limen.adapters.visit import Visit
+from limen.adapters.visit import Passage, Visit
 from limen.errors import ConfigurationError
 from limen.http import Refusal
 from limen.model import Concurrency, Limit
@@ -30,6 +32,7 @@ try:
     from fastapi import FastAPI, HTTPException
     from starlette.requests import HTTPConnection
     from starlette.responses import Response
+    from starlette.routing import Mount
 except ImportError as _error:
     raise missing("fastapi", _error) from None
 
@@ -78,11 +81,12 @@ class Refused(HTTPException):
 class RateLimit(limit.RateLimit):
     """A `RateLimit` that is a dependency: `Depends(RateLimit("10/minute"))`.
 
-    What depends on it gets the `Visit`. Without a `scope`, it counts each endpoint that it is put
-    on apart, by the template of its path.
+    What depends on it gets the `Passage`, which tells where the request stands under it. Without a
+    `scope`, it counts each endpoint that it is put on apart, by the template of its path; and apart
+    from the limits that stand around it, such as those of a router.
     """
 
-    async def __call__(self, connection: HTTPConnection) -> Visit:
+    async def __call__(self, connection: HTTPConnection) -> Passage:
         """Let a request through, or raise `Refused`."""
         scope = connection.scope
         visit: Visit | None = scope.get(VISIT)
@@ -92,11 +96,28 @@ class RateLimit(limit.RateLimit):
                 "limen is not installed in this application; call "
                 "limen.adapters.fastapi.install(app, limiter) when it is made"
             )
-        (limit,) = door.take(self)
+        door.take(self)
+        before = len(visit.passages)
         request = _FastapiRequest(scope, visit.manner.addresses, native=connection)
-        if not await door.enter(visit, (limit.at(endpoint_of(scope)),), request):
+        if not await door.enter(visit, [self.at(self._place(scope))], request):
             raise Refused(visit)
-        return visit
+        found = visit.passages[before:]
+        return found[0] if found else Passage((), None, None)
+
+    def _place(self, scope: Scope) -> str | None:
+        place = endpoint_of(scope)
+        dependant = _dependant(scope)
+        if place is None or self.scope is not None or dependant is None:
+            return place
+        known = self._numbers.get(id(dependant))
+        if known is None or known[0] is not dependant:
+            known = self._numbers[id(dependant)] = (dependant, _number_of(self, dependant))
+        return place if known[1] == 1 else f"{place} #{known[1]}"
+
+    @cached_property
+    def _numbers(self) -> dict[int, tuple[Any, int]]:
+        """For each endpoint, which one this is of those around it. They live as long as it does."""
+        return {}
 
 
 def install(
@@ -110,6 +131,8 @@ def install(
     To be called once, when the application is made; middleware that is added later, such as the
     one for CORS, lies around it.
     """
+    # What is wrong is to be seen now: the middleware is made when the server starts.
+    AsyncDoor(limiter, *limits, **options)
     app.add_middleware(RateLimitMiddleware, limiter, *limits, **options)
     app.add_exception_handler(Refused, _refuse)
     if limits:
@@ -131,20 +154,55 @@ def template_of(scope: Scope) -> str | None:
     """Return the template of the path, with the prefixes of routers and of mounted applications."""
     route = scope.get("route")
     # Where a router is included, its prefix is not in the route but beside it.
-    context = scope.get("fastapi", {}).get("effective_route_context")
-    found = getattr(context, "path_format", None) or getattr(route, "path_format", None)
+    found = getattr(_context(scope), "path_format", None) or getattr(route, "path_format", None)
     template: str | None = found or getattr(route, "path", None)
-    root: str = scope.get("root_path", "").removeprefix(scope.get("app_root_path", ""))
-    if template is None or not root:
+    if template is None or "app_root_path" not in scope:
         return template
-    # A mounted application is known by the path itself, in which parameters may stand.
-    names = {
-        str(value): name
-        for name, value in scope.get("path_params", {}).items()
-        if f"{{{name}}}" not in template
-    }
-    parts = [f"{{{names[part]}}}" if part in names else part for part in root.split("/")]
-    return "/".join(parts) + template
+    # Inside of a mounted application, whose own path may have parameters.
+    around: str = scope["root_path"].removeprefix(scope["app_root_path"])
+    return _mounted(getattr(scope.get("router"), "routes", ()), around) + template
+
+
+def _mounted(routes: Iterable[Any], path: str) -> str:
+    """Return the template under which an application is mounted at a path."""
+    for route in routes:
+        if isinstance(route, Mount):
+            match = route.path_regex.match(f"{path}/")
+            if match is not None:
+                rest = match.groupdict()["path"].rstrip("/")
+                inside = _mounted(route.routes, f"/{rest}") if rest else ""
+                return route.path_format.removesuffix("/{path}") + inside
+    return "/{mounted}"
+
+
+def _context(scope: Scope) -> Any:
+    return scope.get("fastapi", {}).get("effective_route_context")
+
+
+def _dependant(scope: Scope) -> Any:
+    """Return what FastAPI knows of the dependencies of an endpoint; None when it does not say."""
+    found = getattr(_context(scope), "dependant", None)
+    return found or getattr(scope.get("route"), "dependant", None)
+
+
+def _number_of(limit: RateLimit, dependant: Any) -> int:
+    """Return which one a limit is of those around an endpoint that count the same; from inside.
+
+    A router and its route may both have one. So whoever adds another around them, to the router,
+    changes nothing for those that were there.
+    """
+    found = [each for each in _limits_of(dependant) if each.counts_with(limit)]
+    places = [number for number, each in enumerate(reversed(found), 1) if each is limit]
+    return places[-1] if places else 1
+
+
+def _limits_of(dependant: Any) -> list[RateLimit]:
+    found: list[RateLimit] = []
+    for each in dependant.dependencies:
+        found += _limits_of(each)
+        if isinstance(each.call, RateLimit) and each.call not in found:
+            found.append(each.call)
+    return found
 
 
 class _FastapiRequest(AsgiRequest):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable
+from types import CellType, CodeType
 from typing import Any, Literal
 from zlib import crc32
 
@@ -27,7 +28,7 @@ KeyFunction = Callable[[Any], str | None] | Callable[[Any], Awaitable[str | None
 class Key:
     """Whom a limit counts apart. Made by the names of this module."""
 
-    __slots__ = ("_parts", "_read", "function", "is_async", "missing", "name", "per")
+    __slots__ = ("_parts", "_read", "function", "is_async", "label", "missing", "name", "per")
 
     def __init__(
         self,
@@ -41,13 +42,15 @@ class Key:
     ) -> None:
         self.name: str = name
         """What errors call it: `"ip"`, `"header X-Api-Key"`, `"shop.tenant_of"`."""
+        self.label: str = name if function is None else _label(function)
+        """What keeps apart who counts by different things."""
         self.per: tuple[str, ...] = per
         """What a person is told is counted apart: `("user",)`."""
         self.missing: Missing = missing
         """What happens without an answer, where the limit does not say."""
         self.function: KeyFunction | None = function
         """The user's own; None for those that are built in."""
-        self.is_async: bool = function is not None and _is_async(function)
+        self.is_async: bool = is_async(function)
         self._read = read
         self._parts = parts
 
@@ -63,7 +66,7 @@ class Key:
         if isinstance(answer, bytes):
             answer = answer.decode("utf-8", "surrogateescape")
         if isinstance(answer, str) and answer:
-            return f"{self.name}={_escaped(answer)}"
+            return f"{self.label}={_escaped(answer)}"
         return None
 
     def lacking(self, request: Request) -> Key:
@@ -128,7 +131,7 @@ def key_of(key: object) -> Key:
     if isinstance(key, tuple) and key:
         return _together([_built_in(each, "a tuple of keys") for each in key])
     if callable(key):
-        return Key(_label(key), None, function=key)
+        return Key(name_of(key), None, function=key)
     raise ConfigurationError(
         f"key must be a name such as 'ip', a function of the request, or a tuple, got {shown(key)}"
     )
@@ -153,19 +156,42 @@ def _built_in(key: object, where: str) -> Key:
     return found
 
 
+def is_async(function: object) -> bool:
+    """Return whether a function, or an object that is called, is to be awaited."""
+    call = getattr(function, "__call__", None)  # noqa: B004  # an object may be one by its class
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
 def _label(function: Callable[..., object]) -> str:
     name = name_of(function)
     code = getattr(function, "__code__", None)
-    if not name.endswith("<lambda>") or code is None:
+    if code is None or ("<lambda>" not in name and "<locals>" not in name):
         return name
-    # All lambdas of a module have the same name, and what they count must not get mixed. By what
-    # they read, and not by where they stand: a line above them changes nothing.
-    return f"{name[:-1]}:{crc32(repr((code.co_names, code.co_consts)).encode()):08x}>"
+    # All lambdas of a module have the same name, and so has what a function returns each time; what
+    # they count must not get mixed. By what they read, and not by where they stand: a line above
+    # them changes nothing.
+    read = _canonical((code, tuple(map(_held, getattr(function, "__closure__", None) or ()))))
+    return f"{name}:{crc32(read.encode('utf-8', 'surrogatepass')):08x}"
 
 
-def _is_async(function: Callable[..., object]) -> bool:
-    call = getattr(function, "__call__", None)  # noqa: B004  # an object may be one by its class
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+def _held(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing, yet
+        return None
+
+
+def _canonical(value: object) -> str:
+    """Return what a constant is, the same in every process."""
+    if isinstance(value, CodeType):
+        return _canonical((value.co_names, value.co_consts, value.co_freevars))
+    if isinstance(value, tuple):
+        return f"({','.join(map(_canonical, value))})"
+    if isinstance(value, frozenset | set):
+        return f"{{{','.join(sorted(map(_canonical, value)))}}}"
+    if isinstance(value, str | bytes | int | float | bool | None):
+        return repr(value)
+    return type(value).__qualname__
 
 
 def _escaped(value: str) -> str:

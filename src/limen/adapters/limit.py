@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any, Self, get_args
 
 from msgspec import Struct
 
-from limen.adapters.keys import Key, KeyFunction, Missing, key_of
+from limen.adapters.keys import Key, KeyFunction, Missing, is_async, key_of
 from limen.errors import ConfigurationError, InvalidInput, shown
 from limen.limiter.decorate import name_of
 from limen.limiter.plan import distinct
@@ -19,6 +18,7 @@ Cost = int | Callable[[Any], Any]
 Attributes = Callable[[Any], Any]
 When = Callable[[Any], Any]
 _MAX_KNOWN = 1_024
+_MAX_KEPT = 300
 _MAX_PLACES = 10_000
 
 
@@ -61,10 +61,10 @@ class RateLimit:
         endpoint that it is put on; the whole application, for a middleware."""
         self.exempt_when: When | None = _function("exempt_when", exempt_when)
         """Whether a request is not limited at all."""
-        self.deduct_when: When | None = _function("deduct_when", deduct_when)
+        self.deduct_when: When | None = _after("deduct_when", deduct_when)
         """Whether a response counts, such as a failed login. Until it is there the request does
         count, so that nobody gets past by asking many times at once."""
-        self.settle: Callable[[Any], int | Mapping[str, int]] | None = _function("settle", settle)
+        self.settle: Callable[[Any], int | Mapping[str, int]] | None = _after("settle", settle)
         """What a request cost in the end, once its response is sent."""
         self.missing: Missing | None = _missing(missing)
         """What happens to who has no key: `error`, `skip` lets pass, `deny` refuses. None is as the
@@ -75,11 +75,12 @@ class RateLimit:
         """More attributes for rules: `lambda request: {"plan": request.user.plan}`."""
         self.has_slots: bool = any(isinstance(limit, Concurrency) for limit in self.limits)
         self.is_corrected: bool = deduct_when is not None or settle is not None
-        before = (self.key.function, cost, exempt_when, attributes)
-        self.is_async: bool = any(inspect.iscoroutinefunction(each) for each in before) or (
-            self.key.is_async
-        )
-        """Whether one of the functions that come before the decision is async."""
+        before = [self.key.function, cost, exempt_when, attributes]
+        self.has_functions: bool = any(map(callable, before))
+        """Whether the user is asked before the limiter is."""
+        self.is_async: bool = any(map(is_async, before))
+        """Whether one of these functions is async."""
+        self.identities: frozenset[str] = frozenset([limit.identity for limit in self.limits])
         self._prefix = "" if self.scope is None else f"{self.scope} "
         self._known: dict[tuple[str, int], Item] = {}
         self._at: dict[str, Self] = {}
@@ -114,9 +115,12 @@ class RateLimit:
             ).validated()
             for limit in self.limits
         ]
-        if len(self._known) >= _MAX_KNOWN:
-            self._known.clear()
-        found = self._known[key, cost] = Item(self, cost, tuple(checks))
+        found = Item(self, cost, tuple(checks))
+        if len(text) <= _MAX_KEPT:
+            # Not longer ones: whoever sends them must not fill the memory with them.
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            self._known[key, cost] = found
         return found
 
     def valid_cost(self, cost: object) -> int:
@@ -126,6 +130,25 @@ class RateLimit:
         except InvalidInput as error:
             name = f"the cost function {name_of(self.cost)}" if callable(self.cost) else "cost"
             raise ConfigurationError(f"{name}: {error}") from None
+
+    def counts_with(self, other: RateLimit) -> bool:
+        """Return whether another one would count in the same place, where neither names a scope."""
+        return (
+            self.scope == other.scope
+            and self.key.label == other.key.label
+            and (self.identities == other.identities or bool(self.identities & other.identities))
+        )
+
+    def is_like(self, other: RateLimit) -> bool:
+        """Return whether another one asks for the same in the same manner."""
+        mine = (self.limits, self.cost, self.deduct_when, self.settle, self.on_error)
+        return bool(self.limits) and mine == (
+            other.limits,
+            other.cost,
+            other.deduct_when,
+            other.settle,
+            other.on_error,
+        )
 
     def refuse_async(self, adapter: str) -> None:
         """Raise `ConfigurationError` if a function is async, for an adapter of threads."""
@@ -189,6 +212,12 @@ def _missing(missing: object) -> Missing | None:
     raise ConfigurationError(
         f"missing must be {', '.join(get_args(Missing))} or None, got {shown(missing)}"
     )
+
+
+def _after(name: str, function: Any) -> Any:
+    if is_async(function):
+        raise ConfigurationError(f"{name} cannot be async: the response waits for it")
+    return _function(name, function)
 
 
 def _function(name: str, function: Any) -> Any:

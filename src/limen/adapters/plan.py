@@ -7,42 +7,42 @@ return, and is otherwise the same.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
-
-from msgspec import structs
 
 from limen.adapters.limit import Item, RateLimit
 from limen.adapters.request import Request
 from limen.errors import ConfigurationError
 from limen.limiter.decorate import name_of
-from limen.model import Check, Concurrency, Limit
+from limen.model import Check
 
 _logger = logging.getLogger("limen")
 _Place = tuple[str, str]
 """Where something is counted: the identity of a limit, and a key."""
+_RULES: _Place = ("rules", "")
 _UNKNOWN_CLIENT = (
-    "the request has no address to count by; name the proxies that say it, by "
-    "addresses=AddressSettings(trusted_proxies=..., header=...), or choose another key"
+    "the request has no address to count by, as on a socket in the file system; let the proxy in "
+    "front say it, by addresses=AddressSettings(trusted_proxies=('unix',), header='...'), and see "
+    "that it always does; or choose another key"
 )
 
 
 def item_of(limit: RateLimit, request: Request) -> Item | None:
     """Return what to ask; None when the request is not limited."""
     native = request.native
-    if limit.exempt_when is not None and limit.exempt_when(native):
+    if limit.exempt_when is not None and _plain(limit.exempt_when, native):
         return None
     cost = limit.cost
     if not isinstance(cost, int):
-        cost = limit.valid_cost(cost(native))
+        cost = limit.valid_cost(_plain(cost, native))
     if not limit.limits:
-        more = limit.attributes(native) if limit.attributes is not None else None
+        more = _plain(limit.attributes, native) if limit.attributes is not None else None
         return Item(limit, cost, attributes=_attributes(limit, request, more))
     key = limit.key
     if key.function is None:
         return _item(limit, cost, request, key.text(request), None)
     try:
-        answer = key.function(native)
+        answer = _plain(key.function, native)
     except Exception as error:
         return _without_key(limit, cost, request, None, error)
     return _item(limit, cost, request, key.answered(answer), answer)
@@ -69,22 +69,34 @@ async def item_of_async(limit: RateLimit, request: Request) -> Item | None:
     return _item(limit, cost, request, key.answered(answer), answer)
 
 
-def beside(items: list[Item], before: Iterable[Item]) -> list[Item]:
-    """Return what is left to ask where some was asked before, so that nothing is charged twice.
+def unasked(items: list[Item], store: object, before: Iterable[tuple[object, Item]]) -> list[Item]:
+    """Return what is left to ask in a store, where some was asked before: nothing is charged twice.
 
-    What counts in the same place under the same limits was asked already. Under other limits it
-    counts beside: both hold, and each has a count of its own.
+    The same limits in the same place, and in the same manner, were asked already. Raises
+    `ConfigurationError` for others that would share a state with them.
     """
-    taken: dict[_Place, Limit | Concurrency] = {}
-    for item in before:
-        taken |= _places(item)
+    taken: dict[_Place, Item] = {}
+    for where, item in before:
+        if where is store:
+            taken |= dict.fromkeys(_places(item), item)
     found: list[Item] = []
     for item in items:
-        free = _free(item, taken)
-        if free is not None:
-            taken |= _places(free)
-            found.append(free)
+        places = _places(item)
+        others = [taken[place] for place in places if place in taken]
+        if not others:
+            taken |= dict.fromkeys(places, item)
+            found.append(item)
+        elif any(not other.limit.is_like(item.limit) for other in others):
+            raise _shared(others[0].limit, item.limit)
     return found
+
+
+def apart(limits: Sequence[RateLimit]) -> None:
+    """Raise `ConfigurationError` where two of some limits, asked together, would share a state."""
+    for number, limit in enumerate(limits):
+        for other in limits[:number]:
+            if other.counts_with(limit) and not other.is_like(limit):
+                raise _shared(other, limit)
 
 
 def joined(items: list[Item]) -> tuple[tuple[Check, ...], tuple[tuple[int, ...], ...]]:
@@ -106,21 +118,33 @@ def has_slots(items: list[Item]) -> bool:
     return False
 
 
-def _places(item: Item) -> dict[_Place, Limit | Concurrency]:
-    return {(check.limit.identity, check.key): check.limit for check in item.checks}
+def _places(item: Item) -> list[_Place]:
+    if item.attributes is not None:
+        return [_RULES]
+    return [(check.limit.identity, check.key) for check in item.checks]
 
 
-def _free(item: Item, taken: Mapping[_Place, Limit | Concurrency]) -> Item | None:
-    """Return an item in places that nobody has taken; None when it was asked already."""
-    found, number = item, 1
-    places = _places(item)
-    while not places.keys().isdisjoint(taken):
-        if all(taken.get(place) == limit for place, limit in places.items()):
-            return None
-        number += 1
-        checks = [structs.replace(check, key=f"{check.key} #{number}") for check in item.checks]
-        found = structs.replace(item, checks=tuple(checks))
-        places = _places(found)
+def _shared(first: RateLimit, second: RateLimit) -> ConfigurationError:
+    if not second.limits:
+        return ConfigurationError(
+            "two layers ask the rules about the same request, which would charge it twice; let one "
+            "of them do it"
+        )
+    return ConfigurationError(
+        f"{first!r} and {second!r} would share one state; give one of them a scope of its own, or "
+        "its limits a name"
+    )
+
+
+def _plain(function: Callable[[Any], Any], native: Any) -> Any:
+    """Call a function of the user's, where nobody can await what it returns."""
+    found = function(native)
+    if hasattr(found, "__await__"):
+        if hasattr(found, "close"):
+            found.close()  # else it would complain that nobody awaited it
+        raise ConfigurationError(
+            f"{name_of(function)} is async, and this adapter runs in threads, which cannot await"
+        )
     return found
 
 

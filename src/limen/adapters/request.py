@@ -21,12 +21,19 @@ _UNREADABLE = Client("unreadable", "unreadable")
 class Request(ABC):
     """A request, as limits see it."""
 
-    __slots__ = ("_addresses", "native")
+    __slots__ = ("_addresses", "_native")
 
     def __init__(self, native: Any, addresses: ClientAddresses) -> None:
-        self.native: Any = native
-        """The framework's own request: what key functions and the like are called with."""
+        self._native = native
         self._addresses = addresses
+
+    @property
+    def native(self) -> Any:
+        """The framework's own request: what key functions and the like are called with.
+
+        Where it has none, this one.
+        """
+        return self if self._native is None else self._native
 
     @property
     @abstractmethod
@@ -67,7 +74,11 @@ class Request(ABC):
         """Who asks, by address, through proxies that are trusted; None without an address."""
         header, peer = self._addresses.header, self.peer
         found = self._addresses.of(peer, self.header(header) if header else ())
-        return found or (_UNREADABLE if peer and "/" not in peer else None)
+        return found or (_UNREADABLE if peer and not self.is_socket(peer) else None)
+
+    def is_socket(self, peer: str) -> bool:
+        """Return whether what the server has for an address is a socket in the file system."""
+        return peer.startswith(("/", "unix:")) or peer in ("localhost", "<local>")
 
     def attributes(self) -> dict[str, str]:
         """Return what rules may match and count by. What is not known is left out."""
@@ -91,3 +102,8 @@ class Response(Struct):
     """The headers, names in lower case; of several of one name, the last."""
     bytes_sent: int = 0
     """How much of the body is sent. All of it, when `settle` is asked."""
+
+    @property
+    def status_code(self) -> int:
+        """The same as `status`, under the name that frameworks have for it."""
+        return self.status

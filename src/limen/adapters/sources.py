@@ -58,10 +58,22 @@ def valid_for(kind: Kind, limit: object) -> RateLimit:
         raise ConfigurationError(
             "a limiter knows no rules: give limits such as '100/minute', or an engine or a client"
         )
-    places = [each for each in limit.limits if isinstance(each, Concurrency)]
-    if kind == "client" and len(places) > 1:
-        raise ConfigurationError(f"a service grants one Concurrency at a time, got {limit!r}")
+    if kind == "client":
+        _valid_elsewhere(limit)
     return limit
+
+
+def _valid_elsewhere(limit: RateLimit) -> None:
+    if len([each for each in limit.limits if isinstance(each, Concurrency)]) > 1:
+        raise ConfigurationError(f"a service grants one Concurrency at a time, got {limit!r}")
+    if any(each.name is not None for each in limit.limits):
+        raise ConfigurationError(
+            f"a service cannot tell limits apart by name, got {limit!r}; give it a scope instead"
+        )
+    if limit.on_error is not None:
+        raise ConfigurationError(
+            "what happens while a service is away is said to its client: on_error belongs there"
+        )
 
 
 def one_number(actual: int | Mapping[str, int]) -> int:
@@ -71,13 +83,11 @@ def one_number(actual: int | Mapping[str, int]) -> int:
     raise InvalidInput("only rules charge by attributes; limits of your own take one number")
 
 
-def own_of(item: Item) -> tuple[str, list[Limit]]:
-    """Return key and limits as a service takes them: it knows no names of limits, but keys."""
-    names = [limit.name for limit in item.limit.limits if limit.name is not None]
-    key = item.checks[0].key
-    if names:
-        key = f"{'+'.join(names)} {key}"
-    return key, [limit.named(None) for limit in item.limit.limits if isinstance(limit, Limit)]
+def own_of(item: Item) -> tuple[str, Concurrency | None, list[Limit]]:
+    """Return key, place and limits of one's own, as a service takes them."""
+    limits = item.limit.limits
+    place = next((limit for limit in limits if isinstance(limit, Concurrency)), None)
+    return item.checks[0].key, place, [limit for limit in limits if isinstance(limit, Limit)]
 
 
 def _article(name: str) -> str:

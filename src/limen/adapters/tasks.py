@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from limen.adapters.limit import Item, RateLimit, rate_limits
 from limen.adapters.manner import Manner, Options, manner_of
-from limen.adapters.plan import beside, has_slots, item_of, item_of_async, joined
+from limen.adapters.plan import apart, has_slots, item_of, item_of_async, joined, unasked
 from limen.adapters.request import Request
 from limen.adapters.sources import kind_of, one_number, own_of, valid_for
 from limen.adapters.visit import Actual, Passage, Visit, log_not_settled
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 class AsyncAsker(Protocol):
     """One who can be asked."""
+
+    store: object
+    """Where it counts: who have the same count together."""
 
     async def ask(self, items: list[Item], found: list[Passage]) -> None:
         """Ask about all of them, or up to the first that refuses, and add what was said."""
@@ -56,6 +59,7 @@ class AsyncDoor:
         """How clients are told."""
         self.limits: tuple[RateLimit, ...] = self.take(*limits)
         """What holds for every request."""
+        apart(self.limits)
 
     def take(self, *limits: str | Limit | Concurrency | RateLimit) -> tuple[RateLimit, ...]:
         """Return limits that can be asked about here, or raise `ConfigurationError`."""
@@ -85,7 +89,7 @@ class AsyncDoor:
         request = request or visit.request
         items: list[Item] = []
         for limit in limits:
-            if limit.is_async:
+            if limit.has_functions:
                 item = await item_of_async(limit, request)
             else:
                 item = item_of(limit, request)
@@ -99,8 +103,8 @@ class AsyncDoor:
         passages = visit.passages
         before = len(passages)
         if before or len(items) > 1:
-            asked = () if again else [item for passage in passages for item in passage.items]
-            items = beside(items, asked)
+            asked = [] if again else [(p.asker.store, item) for p in passages for item in p.items]
+            items = unasked(items, self._asker.store, asked)
         if not items:
             return True
         try:
@@ -170,6 +174,7 @@ class _OfLimiter:
 
     def __init__(self, limiter: AsyncLimiter) -> None:
         self._limiter = limiter
+        self.store: object = limiter
         self.refund = limiter.refund
 
     async def sleep(self, seconds: float) -> None:
@@ -205,6 +210,7 @@ class _OfEngine:
 
         self._refused = RequestRefused
         self._engine = engine
+        self.store: object = engine.limiter
         self._own = _OfLimiter(engine.limiter)
         self.settle = engine.settle
         self.refund = engine.refund
@@ -238,6 +244,7 @@ class _OfClient:
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
+        self.store: object = client
         self.settle = client.settle
         self.refund = client.refund
         self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -256,10 +263,9 @@ class _OfClient:
             # One of the rules grants places, which is asked for in another way.
             await client.refund(said)
             return await self._held(item, client.slot(item.attributes, item.cost))
-        key, limits = own_of(item)
-        places = [limit for limit in item.limit.limits if isinstance(limit, Concurrency)]
-        if places:
-            return await self._held(item, client.hold(key, places[0], *limits))
+        key, place, limits = own_of(item)
+        if place is not None:
+            return await self._held(item, client.hold(key, place, *limits, cost=item.cost))
         return Passage((item,), await client.check(key, *limits, cost=item.cost), self)
 
     async def _held(self, item: Item, slot: Any) -> Passage:

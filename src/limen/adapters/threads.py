@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from limen.adapters.limit import Item, RateLimit, rate_limits
 from limen.adapters.manner import Manner, Options, manner_of
-from limen.adapters.plan import beside, has_slots, item_of, joined
+from limen.adapters.plan import apart, has_slots, item_of, joined, unasked
 from limen.adapters.request import Request
 from limen.adapters.sources import kind_of, one_number, own_of, valid_for
 from limen.adapters.visit import Actual, Passage, Visit, log_not_settled
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 class Asker(Protocol):
     """One who can be asked."""
+
+    store: object
+    """Where it counts: who have the same count together."""
 
     def ask(self, items: list[Item], found: list[Passage]) -> None:
         """Ask about all of them, or up to the first that refuses, and add what was said."""
@@ -58,6 +61,7 @@ class Door:
         """How clients are told."""
         self.limits: tuple[RateLimit, ...] = self.take(*limits)
         """What holds for every request."""
+        apart(self.limits)
 
     def take(self, *limits: str | Limit | Concurrency | RateLimit) -> tuple[RateLimit, ...]:
         """Return limits that can be asked about here, or raise `ConfigurationError`."""
@@ -98,8 +102,8 @@ class Door:
         passages = visit.passages
         before = len(passages)
         if before or len(items) > 1:
-            asked = () if again else [item for passage in passages for item in passage.items]
-            items = beside(items, asked)
+            asked = [] if again else [(p.asker.store, item) for p in passages for item in p.items]
+            items = unasked(items, self._asker.store, asked)
         if not items:
             return True
         try:
@@ -161,6 +165,7 @@ class _OfLimiter:
 
     def __init__(self, limiter: Limiter) -> None:
         self._limiter = limiter
+        self.store: object = limiter
         self.refund = limiter.refund
 
     def sleep(self, seconds: float) -> None:
@@ -196,6 +201,7 @@ class _OfEngine:
 
         self._refused = RequestRefused
         self._engine = engine
+        self.store: object = engine.limiter
         self._own = _OfLimiter(engine.limiter)
         self.settle = engine.settle
         self.refund = engine.refund
@@ -229,6 +235,7 @@ class _OfClient:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self.store: object = client
         self.settle = client.settle
         self.refund = client.refund
         self.sleep = time.sleep
@@ -247,10 +254,9 @@ class _OfClient:
             # One of the rules grants places, which is asked for in another way.
             client.refund(said)
             return self._held(item, client.slot(item.attributes, item.cost))
-        key, limits = own_of(item)
-        places = [limit for limit in item.limit.limits if isinstance(limit, Concurrency)]
-        if places:
-            return self._held(item, client.hold(key, places[0], *limits))
+        key, place, limits = own_of(item)
+        if place is not None:
+            return self._held(item, client.hold(key, place, *limits, cost=item.cost))
         return Passage((item,), client.check(key, *limits, cost=item.cost), self)
 
     def _held(self, item: Item, slot: Any) -> Passage:

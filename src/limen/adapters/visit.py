@@ -19,7 +19,7 @@ from limen.adapters.limit import Item, RateLimit
 from limen.adapters.manner import Manner
 from limen.adapters.request import Request
 from limen.client.answer import answer_of_told
-from limen.errors import LimenError
+from limen.errors import InvalidInput, LimenError
 from limen.http import (
     COUNTED,
     MAX_POLICIES,
@@ -75,7 +75,7 @@ class Passage:
         """Where the checks of each item stand among the parts; None when all are the first's."""
         self.slot: Any = slot
         """What is held until the response is sent; None when nothing is."""
-        self.actual: Actual | None = None
+        self.actual: dict[str | None, Actual] = {}
         self.is_over: bool = False
         """Whether it is settled, or given back."""
         self._answer: Answer | None = None
@@ -84,8 +84,8 @@ class Passage:
 
     @property
     def allowed(self) -> bool:
-        """Whether these limits let the request pass."""
-        return bool(self.said)
+        """Whether these limits let the request pass. Who is exempt meets none."""
+        return self.said is None or bool(self.said)
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -93,27 +93,29 @@ class Passage:
     @property
     def remaining(self) -> int | None:
         """How many units the binding limit has left; None without one."""
-        found: int | None = self.said.remaining
+        found: int | None = None if self.said is None else self.said.remaining
         return found
 
     @property
     def degraded(self) -> bool:
         """Whether somebody else than the store decided."""
-        found: bool = self.said.degraded
-        return found
+        return self.said is not None and bool(self.said.degraded)
 
-    def costs(self, actual: Actual) -> None:
-        """Say what the request cost in the end. It is settled once the response is sent.
+    def costs(self, actual: Actual, scope: str | None = None) -> None:
+        """Say what the request cost in the end. It is settled before the last of its response.
 
-        With rules, a mapping such as `{"tokens": 731}` is for those that charge by attributes.
+        With a `scope`, only under limits that have it. With rules, a mapping such as
+        `{"tokens": 731}` is for those that charge by attributes.
         """
-        self.actual = actual
+        if self.is_over:
+            _logger.warning("what a request cost was said too late: its response is sent")
+        self.actual[scope] = actual
 
     @property
     def is_due(self) -> bool:
         """Whether anything is left to do after the response."""
         return not self.is_over and (
-            self._is_corrected or self.slot is not None or self.actual is not None
+            self._is_corrected or self.slot is not None or bool(self.actual)
         )
 
     def answer(self) -> Answer:
@@ -141,7 +143,7 @@ class Passage:
         """Return what to settle, and to what cost, now that the response is sent."""
         found: list[tuple[Any, Actual]] = []
         for number, item in enumerate(self.items):
-            actual = self.actual
+            actual = self.actual.get(item.limit.scope, self.actual.get(None))
             if self._given_back and self._given_back[number]:
                 actual = 0
             elif actual is None and item.limit.settle is not None:
@@ -181,14 +183,25 @@ class Passage:
 class Visit:
     """A request, and what was said to it so far."""
 
-    __slots__ = ("_lacks", "manner", "passages", "request")
+    __slots__ = ("_lacks", "_request", "manner", "passages")
 
     def __init__(self, request: Request, manner: Manner) -> None:
-        self.request: Request = request
+        self._request: Request | None = request
         self.manner: Manner = manner
         """How the client is told."""
         self.passages: list[Passage] = []
         self._lacks: tuple[str, ...] = ()
+
+    @property
+    def request(self) -> Request:
+        """The request, until its response is sent."""
+        if self._request is None:
+            raise InvalidInput("the visit is over: its request is not there any more")
+        return self._request
+
+    def end(self) -> None:
+        """Let go of the request. It has the visit, and would else wait for the collector."""
+        self._request = None
 
     @property
     def allowed(self) -> bool:
@@ -207,10 +220,13 @@ class Visit:
         """Refuse the request for what it does not say."""
         self._lacks = names
 
-    def costs(self, actual: Actual) -> None:
-        """Say what the request cost in the end, under all limits that let it in."""
+    def costs(self, actual: Actual, scope: str | None = None) -> None:
+        """Say what the request cost in the end, under all limits that let it in.
+
+        With a `scope`, only under those that have it.
+        """
         for passage in self.passages:
-            passage.costs(actual)
+            passage.costs(actual, scope)
 
     def answer(self) -> Answer:
         """Return what a client may be told, of all limits together."""
@@ -271,7 +287,7 @@ def _quick_headers(visit: Visit) -> list[tuple[str, str]] | None:
     parts: list[Decision] = []
     for passage in passages:
         said = passage.said
-        if not isinstance(said, Decision) or not said.allowed or passage._given_back:
+        if not isinstance(said, Decision) or not said.allowed or any(passage._given_back):
             return None
         limits += [item.limit for item in passage.items]
         parts += said.parts
@@ -286,7 +302,7 @@ def _quick_headers(visit: Visit) -> list[tuple[str, str]] | None:
 def _quickest_headers(passage: Passage) -> list[tuple[str, str]] | None:
     """Return the same for one `RateLimit`, which is all that most requests meet."""
     said = passage.said
-    if not isinstance(said, Decision) or not said.allowed or passage._given_back:
+    if not isinstance(said, Decision) or not said.allowed or any(passage._given_back):
         return None
     terms, known = _policies((passage.items[0].limit,))
     if len(known) == 1:
@@ -382,7 +398,11 @@ def _asked(function: Any, response: Any, otherwise: Any) -> Any:
     what became of a request.
     """
     try:
-        return function(response)
+        found = function(response)
+        if hasattr(found, "__await__"):
+            found.close()
+            raise TypeError("it is async, and nobody awaits it here")
+        return found
     except Exception:
         _logger.exception("%r failed; what the request was charged stays", function)
         return otherwise

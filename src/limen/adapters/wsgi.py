@@ -70,9 +70,9 @@ class RateLimitMiddleware:
         environ[VISIT] = visit  # also for what lies further in, which may ask about more
         stay = _Starting(door, visit, start_response)
         try:
-            if not door.enter(visit, door.limits):
-                return (self._refused or _refuse)(environ, stay)
-            body = self.app(environ, stay)
+            let_in = door.enter(visit, door.limits)
+            app = self.app if let_in else self._refused or _refuse
+            body = app(environ, stay)
             if isinstance(body, list | tuple):
                 # It is all there, and as good as sent: the next request may come at once, and
                 # shall find everything given back.
@@ -99,7 +99,7 @@ class WsgiRequest(Request):
         routes: Routes | None = None,
         native: Any = None,
     ) -> None:
-        super().__init__(self if native is None else native, addresses)
+        super().__init__(native, addresses)
         self.environ: WSGIEnvironment = environ
         """The environ itself."""
         self._routes = routes
@@ -171,6 +171,7 @@ class Stay(ABC):
         self._is_over = True
         if self.visit.allowed and self.visit.is_due:
             self._door.leave(self.visit, self.response)
+        self.visit.end()
 
 
 class Body:

@@ -110,13 +110,13 @@ class AsyncClient:
         return AsyncServiceSlot(self._desk, self._run, questions.by_rules(attributes, cost))
 
     def hold(
-        self, key: str | bytes, concurrency: Concurrency, *limits: Limit | str
+        self, key: str | bytes, concurrency: Concurrency, *limits: Limit | str, cost: int = 1
     ) -> AsyncServiceSlot:
         """Return a slot of `key` to hold, under limits of your own; by `async with` it is held.
 
         What `slot` is to `decide`, this is to `check`.
         """
-        asked = self._desk.own_place(key, concurrency, limits)
+        asked = self._desk.own_place(key, concurrency, limits, cost)
         return AsyncServiceSlot(self._desk, self._run, asked)
 
     async def aclose(self) -> None:

@@ -119,10 +119,14 @@ class Desk:
         return questions.by_limits(self._limits, key, limits, cost)
 
     def own_place(
-        self, key: str | bytes, concurrency: Concurrency, limits: tuple[Limit | str, ...]
+        self,
+        key: str | bytes,
+        concurrency: Concurrency,
+        limits: tuple[Limit | str, ...],
+        cost: int,
     ) -> Asked:
         """Ask for a place of the caller's own."""
-        return questions.by_places(self._limits, key, concurrency, limits)
+        return questions.by_places(self._limits, key, concurrency, limits, cost)
 
     def is_asking(self) -> bool:
         """Return whether this caller is to ask the service. If so, a call has to follow."""

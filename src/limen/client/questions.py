@@ -71,19 +71,24 @@ def by_limits(known: Limits, key: str | bytes, limits: tuple[Limit | str, ...], 
 
 
 def by_places(
-    known: Limits, key: str | bytes, concurrency: Concurrency, limits: tuple[Limit | str, ...]
+    known: Limits,
+    key: str | bytes,
+    concurrency: Concurrency,
+    limits: tuple[Limit | str, ...],
+    cost: int,
 ) -> Asked:
     """Ask for a place of the caller's own, under limits too. Raises as `by_limits` does."""
     place = slot_check(concurrency, key)
-    beside = known.checks(limits, key, 1) if limits else ()
+    beside = known.checks(limits, key, cost) if limits else ()
     _valid_own((place, *beside))
     question: dict[str, Any] = {
         "key": place.key,
         "concurrency": {"slots": concurrency.slots, "lease": concurrency.lease},
+        "cost": valid_cost(cost),
     }
     if beside:
         question["limits"] = [str(check.limit) for check in beside]
-    return Asked(_encode(question), 1, checks=(place, *beside))
+    return Asked(_encode(question), cost, checks=(place, *beside))
 
 
 def _valid_own(checks: tuple[Check, ...]) -> None:

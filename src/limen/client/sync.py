@@ -117,12 +117,14 @@ class Client:
         asked = questions.by_rules(attributes, cost)
         return ServiceSlot(self._desk, self._run, self._kept, asked)
 
-    def hold(self, key: str | bytes, concurrency: Concurrency, *limits: Limit | str) -> ServiceSlot:
+    def hold(
+        self, key: str | bytes, concurrency: Concurrency, *limits: Limit | str, cost: int = 1
+    ) -> ServiceSlot:
         """Return a slot of `key` to hold, under limits of your own; by `with` it is held.
 
         What `slot` is to `decide`, this is to `check`.
         """
-        asked = self._desk.own_place(key, concurrency, limits)
+        asked = self._desk.own_place(key, concurrency, limits, cost)
         return ServiceSlot(self._desk, self._run, self._kept, asked)
 
     def close(self) -> None:

@@ -85,6 +85,8 @@ class ClientAddresses:
         `peer` is who connected, None or a path for a socket in the file system; `lines` are the
         values of the header, one for each time it was sent, in order.
         """
+        if self.header is None and peer and len(peer) <= _MAX_ADDRESS:
+            return _known(peer, self._prefix)
         found = _number(peer) if peer else None
         if self.header is not None and lines:
             if self._hops:
@@ -275,6 +277,13 @@ def _is_port(text: str) -> bool:
     if port.startswith("_"):
         return len(port) > 1 and all(char.isalnum() or char in "._-" for char in port[1:])
     return port.isdigit() and len(port) <= 5
+
+
+@lru_cache(maxsize=8_192)
+def _known(peer: str, prefix: int) -> Client | None:
+    """Return the client that a peer is, by one look."""
+    found = _number(peer)
+    return None if found is None else _client(found, prefix)
 
 
 @lru_cache(maxsize=8_192)

@@ -30,6 +30,7 @@ from limen.model import (
     Limit,
     OnError,
     Receipt,
+    decision_of,
     receipt_ids,
 )
 
@@ -141,9 +142,22 @@ class Limiter:
         Whoever asks the same again does well to bring the same tuple along.
         """
         if charge:
+            memory, check = self._memory, checks[0]
+            if memory is not None and len(checks) == 1 and check.enforce:
+                limit = check.limit
+                if type(limit) is Limit:
+                    return self._alone_in_memory(memory, check, limit)
             return self._ask(checks, within=within)
         # Whoever only looks at slots holds none, and needs no name of its own.
         return self._ask(checks, "nobody", charge=False, within=within)
+
+    def _alone_in_memory(self, memory: MemoryBackend, check: Check, limit: Limit) -> Decision:
+        """Decide a single check, which most are, where there is nothing to combine or to fear."""
+        reading = memory.run(limit, check.key, check.cost)
+        decision = decision_of(check, reading, "store", next(self._ids))
+        if self._observers:
+            plan.notify(self._observers, decision)
+        return decision
 
     def _ask(
         self,

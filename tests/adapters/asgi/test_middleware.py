@@ -29,6 +29,7 @@ from limen import (
     Concurrency,
     ConfigurationError,
     InvalidLimit,
+    Limit,
     Limiter,
 )
 from limen.adapters import AddressSettings, RateLimit, either, header
@@ -125,9 +126,31 @@ def test_several_limits_are_all_or_nothing() -> None:
         )
 
 
-def test_two_limits_of_one_period_both_hold() -> None:
-    with serving(limited(RateLimit("9/hour"), RateLimit("2/hour"))) as client:
+def test_two_that_would_share_a_state_are_an_error_when_it_is_made() -> None:
+    with pytest.raises(ConfigurationError, match="would share one state"):
+        limited(RateLimit("9/hour"), RateLimit("2/hour"))
+    with serving(limited(RateLimit("9/hour"), RateLimit("2/hour", scope="few"))) as client:
         assert statuses(client, 4) == [200, 200, 429, 429]
+
+
+def test_the_same_limit_of_another_store_is_another_limit() -> None:
+    inside = limited("2/hour", source=AsyncLimiter())
+    with serving(limited("2/hour", of=inside)) as client:
+        answer = client.get("/")
+        assert answer.headers["ratelimit-policy"].count("2/hour") == 2
+        assert statuses(client, 2) == [200, 429]
+
+
+def test_async_by_a_detour_is_awaited() -> None:
+    class Staff:
+        async def __call__(self, request: Any) -> bool:
+            await asyncio.sleep(0)
+            return False
+
+    is_staff = Staff()
+    limit = RateLimit("1/hour", exempt_when=lambda request: is_staff(request), key=lambda _: "k")
+    with serving(limited(limit)) as client:
+        assert statuses(client, 2) == [200, 429]
 
 
 @pytest.mark.parametrize(
@@ -181,6 +204,13 @@ def test_nobody_gets_past_by_failing_many_times_at_once() -> None:
         assert sorted(found) == [401] * 3 + [429] * 5
 
 
+def test_an_application_that_fails_is_a_500_for_deduct_when() -> None:
+    limit = RateLimit("1/hour", deduct_when=lambda response: response.status_code < 500)
+    with serving(limited(limit)) as client:
+        assert statuses(client, 3, "/fail", headers={"Connection": "close"}) == [500] * 3
+        assert statuses(client, 2) == [200, 429]
+
+
 def test_settles_what_a_response_cost_in_the_end() -> None:
     async def chunks(request: Request) -> Response:
         async def body() -> Any:
@@ -210,6 +240,20 @@ def test_an_endpoint_says_what_it_cost() -> None:
     with serving(limited("100/hour", source=limiter, of=app(Route("/llm", llm)))) as client:
         client.get("/llm")
         assert _soon(lambda: asyncio.run(limiter.peek("ip=127.0.0.1", "100/hour")).remaining == 60)
+
+
+def test_an_endpoint_says_what_it_cost_under_one_scope() -> None:
+    async def llm(request: Request) -> Response:
+        request.scope["limen.visit"].costs(40, scope="tokens")
+        return PlainTextResponse("")
+
+    limits = ("100/hour", RateLimit("500/hour", scope="tokens", key="everyone"))
+    limiter = AsyncLimiter()
+    with serving(limited(*limits, source=limiter, of=app(Route("/llm", llm)))) as client:
+        client.get("/llm")
+        answer = client.get("/")
+        assert '"100/hour";r=98;' in answer.headers["ratelimit"]
+        assert '"500/hour";r=459;' in answer.headers["ratelimit"]
 
 
 def test_a_function_that_fails_after_the_response_harms_nobody(
@@ -306,6 +350,23 @@ class TestWebsockets:
             with websockets.connect(url):
                 assert client.get("/").status_code == 429
             assert _soon(lambda: client.get("/").status_code == 200)
+
+    def test_one_that_is_not_accepted_is_a_403_for_deduct_when(self) -> None:
+        seen: list[int] = []
+
+        async def no(websocket: WebSocket) -> None:
+            await websocket.close()
+
+        def is_counted(response: Any) -> bool:
+            seen.append(response.status)
+            return True
+
+        limit = RateLimit("5/hour", deduct_when=is_counted)
+        with serving(limited(limit, of=app(WebSocketRoute("/no", no)))) as client:
+            url = f"ws://{client.base_url.host}:{client.base_url.port}/no"
+            with pytest.raises(InvalidStatus), websockets.connect(url):
+                pass
+        assert seen == [403]
 
     def test_is_closed_where_the_server_cannot_answer_by_http(self) -> None:
         sent: list[Any] = []
@@ -409,9 +470,9 @@ class TestProxies:
         with serving(limited("1/hour"), proxy_headers=True) as client:
             found = [
                 client.get("/", headers={"X-Forwarded-For": value}).status_code
-                for value in ("nonsense", "other nonsense", "192.0.2.1", "192.0.2.1")
+                for value in ("nonsense", "/", "a/b", "unix:", "192.0.2.1", "192.0.2.1")
             ]
-            assert found == [200, 429, 200, 429]
+            assert found == [200, 429, 429, 429, 200, 429]
 
     def test_a_trusted_proxy_says_who_asks(self) -> None:
         trusting = AddressSettings(trusted_proxies=("127.0.0.0/8",), header="X-Forwarded-For")
@@ -488,12 +549,25 @@ class TestSources:
 
     def test_a_limen_elsewhere_decides_by_limits_of_ones_own(self, remote: Served) -> None:
         source = AsyncClient(remote.url, timeout=5)
-        limits = (RateLimit("3/hour", cost=2), RateLimit("2/day", Concurrency(1, lease=5)))
+        limits = (RateLimit("3/hour", cost=2), RateLimit("8/day", Concurrency(1, lease=5), cost=3))
         with serving_on(source, *limits) as client:
             first, second = client.get("/"), client.get("/")
             assert (first.status_code, second.status_code) == (200, 429)
             assert '"3/hour";r=1;' in first.headers["ratelimit"]
-            assert '"2/day";r=1;' in first.headers["ratelimit"]
+            assert '"8/day";r=5;' in first.headers["ratelimit"]
+
+    def test_what_a_limen_elsewhere_cannot_do_is_an_error_when_it_is_made(self) -> None:
+        source = AsyncClient("http://127.0.0.1:1")
+        for limit, message in (
+            (RateLimit(Limit(3, 60, name="a")), "cannot tell limits apart by name"),
+            (RateLimit("3/hour", on_error="open"), "on_error belongs there"),
+            (
+                RateLimit(Concurrency(1, lease=5), Concurrency(2, lease=6, name="b")),
+                "one Concurrency",
+            ),
+        ):
+            with pytest.raises(ConfigurationError, match=message):
+                limited(limit, source=source)
 
     def test_rules_elsewhere_hold_slots_too(self, remote: Served) -> None:
         source = AsyncClient(remote.url, timeout=5)
@@ -592,14 +666,27 @@ class TestTelling:
             assert refused.headers["retry-after"] == "60"
 
     def test_two_around_each_other_tell_once_and_charge_together(self) -> None:
-        inside = limited(RateLimit("1/hour", scope="inside"))
-        with serving(limited("3/hour", of=inside)) as client:
+        outer = AsyncLimiter()
+        inside = limited(RateLimit("1/hour", scope="inside"), source=outer)
+        with serving(limited("3/hour", source=outer, of=inside)) as client:
             first, second = client.get("/"), client.get("/")
             assert first.headers.get_list("ratelimit-policy") == [
                 '"3/hour";q=3;w=3600, "1/hour";q=1;w=3600'
             ]
             assert second.status_code == 429
-        # Refused by the inner one, and so charged by neither: a third of the outer one is left.
+            # Refused by the inner one, and so charged by neither.
+            left = asyncio.run(outer.peek("ip=127.0.0.1", "3/hour")).remaining
+            assert left == 2
+
+    def test_headers_of_the_application_with_the_same_names_give_way(self) -> None:
+        async def tells(request: Request) -> Response:
+            return PlainTextResponse("", headers={"RateLimit": '"own";r=1', "X-Own": "1"})
+
+        with serving(limited("5/hour", of=app(Route("/tells", tells)))) as client:
+            answer = client.get("/tells")
+            assert len(answer.headers.get_list("ratelimit")) == 1
+            assert answer.headers["ratelimit"].startswith('"5/hour"')
+            assert answer.headers["x-own"] == "1"
 
     def test_a_bad_setting_is_said_when_it_is_made(self) -> None:
         with pytest.raises(ConfigurationError, match="did you mean 'draft-11'"):

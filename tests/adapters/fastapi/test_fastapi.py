@@ -16,11 +16,12 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.testclient import TestClient
 from websockets.exceptions import InvalidStatus
 
-from limen import AsyncLimiter, Concurrency, ConfigurationError, Limiter
-from limen.adapters import Visit
+from limen import AsyncClient, AsyncLimiter, Concurrency, ConfigurationError, Limiter
+from limen.adapters import Passage
 from limen.adapters.fastapi import RESPONSES, RateLimit, Refused, install
 from limen.testing import ManualClock
 from tests.adapters.serving import serving
+from tests.client.services import Served
 
 
 def application(*limits: Any, limiter: Any = None, **options: Any) -> FastAPI:
@@ -162,7 +163,7 @@ def test_mounted_applications_are_limited_by_template_too() -> None:
 
     app.mount("/tenants/{tenant}", tenant)
     with serving(app) as client:
-        paths = ("/tenants/1/things/x", "/tenants/2/things/2", "/tenants/things/things/z")
+        paths = ("/tenants/1/things/x", "/tenants/01/things/01", "/tenants/things/things/z")
         answers = [client.get(path) for path in paths]
         assert [answer.status_code for answer in answers] == [200, 200, 429]
         assert answers[0].headers["ratelimit-policy"].count("hour") == 2
@@ -218,23 +219,23 @@ def test_a_dependency_before_it_says_who_asks() -> None:
             assert found == [200, 429]
 
 
-def test_an_endpoint_gets_the_visit_and_says_what_it_cost() -> None:
+def test_an_endpoint_says_what_it_cost_under_its_own_limit() -> None:
     limiter = AsyncLimiter()
-    app = application(limiter=limiter)
+    app = application("50/hour", limiter=limiter)
 
     @app.get("/llm")
     async def llm(
-        visit: Annotated[Visit, Depends(RateLimit("100/hour", key="everyone", scope="llm"))],
+        passage: Annotated[Passage, Depends(RateLimit("100/hour", key="everyone", scope="llm"))],
     ) -> int:
-        visit.costs(31)
-        left = visit.passages[0].remaining
-        assert left is not None
-        return left
+        passage.costs(31)
+        assert passage.remaining is not None
+        return passage.remaining
 
     with serving(app) as client:
         assert client.get("/llm").json() == 99
         decision = asyncio.run(limiter.peek("llm everyone", "100/hour"))
         assert decision.remaining == 69
+        assert asyncio.run(limiter.peek("ip=127.0.0.1", "50/hour")).remaining == 49
 
 
 def test_sync_endpoints_are_limited_too_and_hold_slots() -> None:
@@ -292,6 +293,21 @@ def test_pages_of_other_origins_can_read_a_refusal_where_cors_is_outside() -> No
         for answer in answers:
             assert answer.headers["access-control-allow-origin"] == "https://shop.example"
             assert "Retry-After" in answer.headers["access-control-expose-headers"]
+
+
+def test_a_limen_elsewhere_decides(remote: Served) -> None:
+    source = AsyncClient(remote.url, timeout=5)
+    app = application(limiter=source)
+    by_user = RateLimit(attributes=lambda request: {"user": "fastapi"})
+
+    @app.get("/search", dependencies=[Depends(by_user), Depends(RateLimit("8/minute"))])
+    async def search() -> None: ...
+
+    with serving(app, source) as client:
+        found = [client.get("/search") for _ in range(9)]
+        assert [answer.status_code for answer in found] == [200] * 8 + [429]
+        assert '"search-per-user#1";r=9;' in found[0].headers["ratelimit"]
+        assert '"8/minute";r=7;' in found[0].headers["ratelimit"]
 
 
 def test_a_store_that_is_away_is_no_500(dead_store: str) -> None:
@@ -360,7 +376,7 @@ def test_what_is_not_installed_says_so() -> None:
     with pytest.raises(ConfigurationError, match=r"call limen.adapters.fastapi.install\(app"):
         TestClient(app).get("/")
     with pytest.raises(ConfigurationError, match="an AsyncLimiter, got a Limiter"):
-        TestClient(application("1/hour", limiter=Limiter())).get("/")
+        application("1/hour", limiter=Limiter())
 
 
 def test_without_the_framework_the_error_names_the_extra() -> None:

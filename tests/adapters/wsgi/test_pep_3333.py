@@ -265,5 +265,5 @@ def test_the_whole_path_is_where_the_application_is_mounted_and_the_rest() -> No
 
 def test_who_has_no_address_is_an_error_that_says_what_to_do() -> None:
     app = RateLimitMiddleware(returning([b""]), Limiter(), "1/hour")
-    with pytest.raises(ConfigurationError, match="name the proxies"):
+    with pytest.raises(ConfigurationError, match="let the proxy in front say it"):
         Server(app, REMOTE_ADDR="")

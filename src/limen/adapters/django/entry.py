@@ -59,12 +59,13 @@ class Where(NamedTuple):
 
 
 _ON_THE_WHOLE = Where()
+_NOTHING: frozenset[RateLimit] = frozenset()
 
 
 class Entry:
     """A request, its visit, and the door it came through."""
 
-    __slots__ = ("asked", "door", "has_end", "installed", "is_free", "request", "visit")
+    __slots__ = ("asked", "door", "has_end", "installed", "is_asked", "is_free", "request", "visit")
 
     def __init__(self, http: HttpRequest, here: Installed, door: Door | AsyncDoor | None) -> None:
         self.installed: Installed = here
@@ -74,8 +75,10 @@ class Entry:
         self.visit: Visit = Visit(self.request, here.manner)
         self.is_free: bool = door is None
         """Whether nothing is asked: limen is switched off, or the request is exempt."""
-        self.asked: frozenset[RateLimit] = frozenset()
-        """What was asked already, of limits on views; and of all that hold everywhere."""
+        self.is_asked: bool = False
+        """Whether what holds everywhere was asked."""
+        self.asked: frozenset[RateLimit] = _NOTHING
+        """Which limits on views were asked."""
         self.has_end: bool = True
         """Whether somebody ends it, when the response is there."""
         setattr(http, ENTRY, self)
@@ -92,15 +95,23 @@ class Entry:
         door = self.door
         if door is None or self.is_free:
             return []
-        asked = self.asked
-        found = [limit for limit in door.limits if limit not in asked] if everywhere else []
-        own = tuple([limit for limit in on_view if limit not in asked])
-        if found or own:
-            self.asked = asked.union(found, own)
+        found: list[RateLimit] = []
+        if everywhere and not self.is_asked:
+            self.is_asked = True
+            found += door.limits
+        if not on_view:
+            return found
+        own = tuple([limit for limit in on_view if limit not in self.asked])
         if own:
+            self.asked = self.asked.union(own)
             place = (self.request.endpoint or where.otherwise) + where.part
             found += self.installed.on_view(door, own, place)
         return found
+
+    def end(self) -> None:
+        """Let go of the request, which has the entry, and would else wait for the collector."""
+        vars(self.request.http).pop(ENTRY, None)
+        self.visit.end()
 
 
 def begin(http: HttpRequest) -> Entry:
@@ -265,7 +276,9 @@ def _write(response: HttpResponseBase, headers: Iterable[tuple[str, str]]) -> No
 
 def finish(entry: Entry, response: HttpResponseBase) -> HttpResponseBase:
     """Tell the client, and settle: now, or when a stream has ended."""
-    if not _tell(entry, response):
+    is_due = _tell(entry, response)
+    entry.end()
+    if not is_due:
         return response
     door = _door(entry, Door)
     if response.streaming:
@@ -278,7 +291,9 @@ async def finish_async(entry: Entry, response: HttpResponseBase) -> HttpResponse
     """Do the same on asyncio."""
     if isinstance(entry.door, Door):
         return await sync_to_async(finish)(entry, response)
-    if not _tell(entry, response):
+    is_due = _tell(entry, response)
+    entry.end()
+    if not is_due:
         return response
     door = _door(entry, AsyncDoor)
     if response.streaming:
@@ -289,12 +304,14 @@ async def finish_async(entry: Entry, response: HttpResponseBase) -> HttpResponse
 
 def give_up(entry: Entry) -> None:
     """End with a request that has no response, since something was raised."""
+    entry.end()
     if entry.visit.is_due and entry.visit.allowed:
         _door(entry, Door).leave(entry.visit, _failed(entry))
 
 
 async def give_up_async(entry: Entry) -> None:
     """Do the same on asyncio, also for a request that is cancelled."""
+    entry.end()
     if isinstance(entry.door, Door):
         await sync_to_async(give_up)(entry)
     elif entry.visit.is_due and entry.visit.allowed:

@@ -94,7 +94,8 @@ class RateLimitMiddleware:
         self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
     ) -> HttpResponseBase | None:
         entry = entry_of(request)
-        if entry is None or enter(entry, _of_view(entry, view)):
+        limits = _of_view(entry, view) if entry is not None else None
+        if entry is None or not limits or enter(entry, limits):
             return None
         return refuse(entry)
 
