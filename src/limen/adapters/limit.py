@@ -87,7 +87,8 @@ class RateLimit:
         if attributes is not None and self.limits:
             raise ConfigurationError("attributes are for rules; limits of your own count by key")
         # Whatever is wrong with on_error, it is better said now than with the first request.
-        self.item("any", 1)
+        for check in self.item("any", 1).checks:
+            check.validated()
 
     def at(self, place: str | None) -> Self:
         """Return the same limit for one place, which is its scope if it names none itself."""
@@ -108,11 +109,10 @@ class RateLimit:
         if found is not None:
             return found
         text = self._prefix + key
+        on_error = self.on_error
         checks = [
             # A slot has no cost.
-            Check(
-                limit, text, 1 if isinstance(limit, Concurrency) else cost, on_error=self.on_error
-            ).validated()
+            Check(limit, text, cost if type(limit) is Limit else 1, None, True, on_error)
             for limit in self.limits
         ]
         found = Item(self, cost, tuple(checks))

@@ -248,7 +248,8 @@ class AsyncMemoryBackend:
     """The same for asyncio: nothing in it waits."""
 
     def __init__(self, memory: MemoryBackend) -> None:
-        self._memory = memory
+        self.memory: MemoryBackend = memory
+        """What it is the same as."""
 
     async def run_all(
         self,
@@ -258,11 +259,11 @@ class AsyncMemoryBackend:
         within: float | None = None,
     ) -> tuple[Reading, ...]:
         """Decide some checks together, all or nothing; return a reading for each."""
-        return self._memory.run_all(checks, charge, holder)
+        return self.memory.run_all(checks, charge, holder)
 
     async def change(self, change: Change) -> bool:
         """Carry out a change; return whether there was anything to change."""
-        return self._memory.change(change)
+        return self.memory.change(change)
 
     async def ping(self) -> None:
         """Do nothing: it is always there."""

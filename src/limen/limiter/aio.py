@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 from limen import fork
-from limen.backends import Change, Fault, Release, Reset
-from limen.backends.memory import AsyncMemoryBackend
+from limen.backends import AsyncBackend, Change, Fault, Release, Reset
+from limen.backends.memory import AsyncMemoryBackend, MemoryBackend
 from limen.clock import Clock
 from limen.errors import ConfigurationError, RateLimitExceeded, StoreError
 from limen.guarded import Guard
@@ -30,6 +30,7 @@ from limen.model import (
     OnError,
     Reading,
     Receipt,
+    decision_of,
     receipt_ids,
 )
 
@@ -65,6 +66,7 @@ class AsyncLimiter:
     ) -> None:
         settings = validate(store, namespace, on_error, instances, deadline, observers, clock)
         self._backend = open_store_async(settings)
+        self._memory = _memory_of(self._backend)
         self._guard = Guard(settings.on_error, settings.instances)
         self._clock = settings.clock
         self._observers = settings.observers
@@ -83,6 +85,7 @@ class AsyncLimiter:
             return None
         found = cls(clock=limiter.clock)
         found._backend = AsyncMemoryBackend(memory)
+        found._memory = memory
         found._observers = limiter.observers
         return found
 
@@ -118,6 +121,11 @@ class AsyncLimiter:
         Whoever asks the same again does well to bring the same tuple along.
         """
         if charge:
+            memory, check = self._memory, checks[0]
+            if memory is not None and len(checks) == 1 and check.enforce:
+                limit = check.limit
+                if type(limit) is Limit:
+                    return self._alone_in_memory(memory, check, limit)
             return await self._ask(checks, within=within)
         # Whoever only looks at slots holds none, and needs no name of its own.
         return await self._ask(checks, "nobody", charge=False, within=within)
@@ -134,6 +142,14 @@ class AsyncLimiter:
         if isinstance(answer, Fault) or self._observers or not all(map(_ALLOWED, answer)):
             return self._decision(checks, answer, "", charge=True)
         return answer
+
+    def _alone_in_memory(self, memory: MemoryBackend, check: Check, limit: Limit) -> Decision:
+        """Decide a single check, which most are, where there is nothing to wait for."""
+        reading = memory.run(limit, check.key, check.cost)
+        decision = decision_of(check, reading, "store", next(self._ids))
+        if self._observers:
+            plan.notify(self._observers, decision)
+        return decision
 
     async def _ask(
         self,
@@ -338,3 +354,7 @@ class AsyncLimiter:
         traceback: TracebackType | None,
     ) -> None:
         await self.aclose()
+
+
+def _memory_of(backend: AsyncBackend) -> MemoryBackend | None:
+    return backend.memory if isinstance(backend, AsyncMemoryBackend) else None
