@@ -66,6 +66,8 @@ class RateLimitMiddleware:
             return
         door = self.door
         around: Visit | None = scope.get(VISIT)
+        if around is not None and around.is_over:
+            around = None
         visit = around or door.visit(AsgiRequest(scope, door.manner.addresses, door.manner.routes))
         # Also for what lies further in, which may ask about more.
         scope[VISIT], scope[DOOR] = visit, door
@@ -208,8 +210,6 @@ class _Sending:
 
     async def leave(self) -> None:
         """Settle what was sent; without anything, that the application failed."""
-        if self._start is None or "type" not in self._start:
-            self._visit.responded(self.response)
         await self._door.leave(self._visit, self.response)
 
     @property

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Literal, Self
 
+from limen.adapters.missing import missing
+
 try:
     import httpx2
-except ModuleNotFoundError as _error:
-    raise ModuleNotFoundError(
-        "limen.adapters.httpx2 needs httpx2: pip install 'limen[httpx2]'", name=_error.name
-    ) from None
+except ImportError as _error:
+    raise missing("httpx2", _error) from None
 
 from limen.adapters import outgoing
 from limen.client import AsyncClient, Client

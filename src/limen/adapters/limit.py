@@ -28,7 +28,7 @@ class RateLimit:
     ```python
     RateLimit("100/minute", "1000/day")                       # by address
     RateLimit("10/second", Concurrency(5, lease=30), key="user")
-    RateLimit("5/minute", deduct_when=lambda response: response.status == 401)
+    RateLimit("5/minute", deduct_when=lambda response: response.status_code == 401)
     RateLimit()                                               # the rules of an engine or a service
     ```
 

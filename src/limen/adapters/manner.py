@@ -41,18 +41,24 @@ def manner_of(options: Options) -> Manner:
     for name in options:
         if name not in Options.__annotations__:
             known = ", ".join(Options.__annotations__)
-            raise ConfigurationError(f"unknown option {name!r}; there are: {known}")
+            raise ConfigurationError(
+                f"unknown option {name!r}; there are: {known}; what is about one limit, such as a "
+                "key, is said by RateLimit(...)"
+            )
     settings = options.get("addresses")
     if settings is not None and not isinstance(settings, AddressSettings):
         raise ConfigurationError(f"addresses must be AddressSettings, got {shown(settings)}")
     status = options.get("status")
     if status is not None and (type(status) is not int or not 400 <= status <= 599):
         raise ConfigurationError(f"status must be from 400 to 599, got {shown(status)}")
+    expose = options.get("expose", False)
+    if not isinstance(expose, bool):
+        raise ConfigurationError(f"expose must be True or False, got {shown(expose)}")
     routes = options.get("routes")
     return Manner(
         valid_styles(options.get("headers", ("draft-11",))),
         ClientAddresses(settings),
-        bool(options.get("expose", False)),
+        expose,
         status,
         None if routes is None else Routes(routes),
     )

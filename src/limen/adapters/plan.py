@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from limen.adapters.keys import Key
 from limen.adapters.limit import Item, RateLimit
 from limen.adapters.request import Request
 from limen.errors import ConfigurationError
@@ -30,19 +31,19 @@ _UNKNOWN_CLIENT = (
 def item_of(limit: RateLimit, request: Request) -> Item | None:
     """Return what to ask; None when the request is not limited."""
     native = request.native
-    if limit.exempt_when is not None and _plain(limit.exempt_when, native):
+    if limit.exempt_when is not None and plain(limit.exempt_when, native):
         return None
     cost = limit.cost
     if not isinstance(cost, int):
-        cost = limit.valid_cost(_plain(cost, native))
+        cost = limit.valid_cost(plain(cost, native))
     if not limit.limits:
-        more = _plain(limit.attributes, native) if limit.attributes is not None else None
+        more = plain(limit.attributes, native) if limit.attributes is not None else None
         return Item(limit, cost, attributes=_attributes(limit, request, more))
     key = limit.key
     if key.function is None:
         return _item(limit, cost, request, key.text(request), None)
     try:
-        answer = _plain(key.function, native)
+        answer = plain(key.function, native)
     except Exception as error:
         return _without_key(limit, cost, request, None, error)
     return _item(limit, cost, request, key.answered(answer), answer)
@@ -136,7 +137,7 @@ def _shared(first: RateLimit, second: RateLimit) -> ConfigurationError:
     )
 
 
-def _plain(function: Callable[[Any], Any], native: Any) -> Any:
+def plain(function: Callable[[Any], Any], native: Any) -> Any:
     """Call a function of the user's, where nobody can await what it returns."""
     found = function(native)
     if hasattr(found, "__await__"):
@@ -177,7 +178,12 @@ def _without_key(
         ) from error
     if key.function is not None:
         _logger.warning("%s; the request is %s", why, _DONE[missing], exc_info=error)
-    return None if missing == "skip" else Item(limit, cost, lacks=key.per or (key.name,))
+    return None if missing == "skip" else Item(limit, cost, lacks=_lacks(key))
+
+
+def _lacks(key: Key) -> tuple[str, ...]:
+    """Return what a client is told that it lacks: not the name of a function, which is ours."""
+    return key.per or (("client",) if key.function is not None else (key.name,))
 
 
 _DONE = {"skip": "not limited", "deny": "refused"}

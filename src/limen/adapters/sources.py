@@ -47,7 +47,8 @@ def kind_of(source: object, *, is_async: bool) -> Kind:
                 f"got {_article(type_.__name__)}"
             )
     expected = ", ".join([_article(name) for name in names.values()])
-    raise ConfigurationError(f"expected {expected}, got {shown(source)}")
+    # Not the value itself: it may be an address with a password.
+    raise ConfigurationError(f"expected {expected}, got {_article(type(source).__name__)}")
 
 
 def valid_for(kind: Kind, limit: object) -> RateLimit:
@@ -91,4 +92,4 @@ def own_of(item: Item) -> tuple[str, Concurrency | None, list[Limit]]:
 
 
 def _article(name: str) -> str:
-    return f"an {name}" if name[0] in "AEIO" else f"a {name}"
+    return f"an {name}" if name[0] in "AEIOaeio" else f"a {name}"

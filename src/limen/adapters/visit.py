@@ -141,6 +141,9 @@ class Passage:
 
     def due(self, response: Any) -> list[tuple[Any, Actual]]:
         """Return what to settle, and to what cost, now that the response is sent."""
+        if not self._given_back:
+            # Nobody sent headers, since the application failed.
+            self.responded(response)
         found: list[tuple[Any, Actual]] = []
         for number, item in enumerate(self.items):
             actual = self.actual.get(item.limit.scope, self.actual.get(None))
@@ -199,6 +202,11 @@ class Visit:
             raise InvalidInput("the visit is over: its request is not there any more")
         return self._request
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the response is sent. Who comes again then, comes with another visit."""
+        return self._request is None
+
     def end(self) -> None:
         """Let go of the request. It has the visit, and would else wait for the collector."""
         self._request = None
@@ -230,7 +238,7 @@ class Visit:
 
     def answer(self) -> Answer:
         """Return what a client may be told, of all limits together."""
-        answers = [passage.answer() for passage in self.passages]
+        answers = [passage.answer() for passage in _told(self.passages)]
         if self._lacks:
             return Answer(False, (), None, ("key",), self._lacks)
         if len(answers) == 1:
@@ -275,12 +283,20 @@ def log_not_settled(error: LimenError) -> None:
     _logger.warning("what a request cost in the end was not settled: %s", error)
 
 
+def _told(passages: list[Passage]) -> list[Passage]:
+    """Return what to tell of: where the same was asked again, what was said last."""
+    if len(passages) < 2:
+        return passages
+    last = {id(item): passage for passage in passages for item in passage.items}
+    return [each for each in passages if any(last[id(item)] is each for item in each.items)]
+
+
 def _quick_headers(visit: Visit) -> list[tuple[str, str]] | None:
     """Return the usual headers of the usual visit, of which all but the numbers is known before.
 
     None when it is another: what the rules say, a refusal, somebody standing in for the store.
     """
-    passages = visit.passages
+    passages = _told(visit.passages)
     if len(passages) == 1 and passages[0].places is None:
         return _quickest_headers(passages[0])
     limits: list[RateLimit] = []

@@ -60,7 +60,7 @@ class RateLimitMiddleware:
         """Let a request through, or refuse it."""
         door = self.door
         around: Visit | None = environ.get(VISIT)
-        if around is not None:
+        if around is not None and not around.is_over:
             # Whoever made the visit tells the client, and settles it.
             let_in = door.enter(around, door.limits)
             app = self.app if let_in else self._refused or _refuse

@@ -363,8 +363,9 @@ def _check_size(limit: Limit, *, asked_for: bool) -> None:
     most = _MAX_EXACT.get(algorithm, _MAX_QUOTA)
     if quota > most:
         raise InvalidLimit(
-            f"{algorithm} holds at most {most:,} units, got {quota:,}; "
-            "use packed_window, sliding_counter or token_bucket for more"
+            f"{algorithm} holds at most {most:,} units, got {quota:,}; use "
+            f"{'packed_window, ' if algorithm == 'rolling_window' else ''}sliding_counter or "
+            "token_bucket for more"
         )
     if algorithm == "packed_window" and quota > _MAX_UNASKED and not asked_for:
         raise InvalidLimit(

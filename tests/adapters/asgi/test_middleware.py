@@ -452,6 +452,8 @@ class TestKeys:
 
         with serving(limited(RateLimit("1/hour", key=tenant_of, missing=missing))) as client:
             assert statuses(client, 3) == [status] * 3
+            # What it is called here is nobody's business.
+            assert "tenant" not in client.get("/").text
         assert "tenant_of raised KeyError" in caplog.text
 
 
@@ -596,8 +598,9 @@ class TestSources:
             pytest.raises(ConfigurationError, match="an AsyncClient, got a Client"),
         ):
             limited("1/hour", source=client)
-        with pytest.raises(ConfigurationError, match="expected an AsyncLimiter"):
-            limited("1/hour", source="redis://localhost")
+        with pytest.raises(ConfigurationError, match="expected an AsyncLimiter") as caught:
+            limited("1/hour", source="redis://:hunter2@localhost")
+        assert "hunter2" not in str(caught.value)
         with pytest.raises(ConfigurationError, match="a limiter knows no rules"):
             limited(RateLimit())
 
@@ -693,6 +696,10 @@ class TestTelling:
             limited("1/hour", headers=["draft-1"])
         with pytest.raises(ConfigurationError, match="unknown option 'header'"):
             limited("1/hour", header=["draft-11"])
+        with pytest.raises(ConfigurationError, match=r"is said by RateLimit\(\.\.\.\)"):
+            limited("1/hour", key="user")
+        with pytest.raises(ConfigurationError, match="expose must be True or False, got 'false'"):
+            limited("1/hour", expose="false")
         with pytest.raises(ConfigurationError, match="unknown key 'ipp'"):
             RateLimit("1/hour", key="ipp")
         with pytest.raises(InvalidLimit):

@@ -372,6 +372,23 @@ class TestSlots:
         app.add_url_rule("/login", "login", login(lambda: "in"))
         client = app.test_client()
         assert [client.get("/login").status_code for _ in range(3)] == [200] * 3
+        # Those that are made of an exception only look like a stream.
+        assert [client.get("/nowhere").status_code for _ in range(2)] == [404] * 2
+        assert [client.delete("/login").status_code for _ in range(2)] == [405] * 2
+
+    def test_an_exception_is_a_500_for_deduct_when_also_in_tests(self) -> None:
+        app, limits = limited()
+        app.testing = True
+
+        @app.get("/fail")
+        @limits.limit("1/hour", deduct_when=lambda response: response.status_code == 401)
+        def fail() -> str:
+            raise ZeroDivisionError
+
+        client = app.test_client()
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError):
+                client.get("/fail")
 
     def test_who_is_refused_holds_none(self) -> None:
         app, limits = limited(SLOT)

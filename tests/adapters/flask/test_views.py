@@ -199,7 +199,27 @@ def test_any_other_function_counts_each_of_its_calls() -> None:
             429,  # for its second message: the first one is given back
             200,
         ]
+        told = client.get("/one").headers["ratelimit-policy"]
+        assert told.count("3/hour") == 1
     send_message()  # outside of a request, nobody is limited
+
+
+def test_one_count_is_told_once_however_often_it_was_asked() -> None:
+    app, limits = limited()
+
+    @limits.limit("5/hour")
+    def send_message() -> None: ...
+
+    @app.get("/three")
+    def three() -> str:
+        for _ in range(3):
+            send_message()
+        return "sent"
+
+    with serving(app) as client:
+        answer = client.get("/three")
+        assert answer.headers["ratelimit"].startswith('"5/hour";r=2;')
+        assert "," not in answer.headers["ratelimit"]
 
 
 def test_async_views_are_limited_too() -> None:

@@ -30,6 +30,7 @@ async def slow_key(call: Any) -> str:
         ([RateLimit()], {}, "a limiter knows no rules"),
         ([RateLimit("1/hour", key=slow_key)], {}, "gRPC runs in threads and cannot await"),
         ([], {"routes": ["/x"]}, "gRPC needs no routes"),
+        ([], {"expose": True}, "expose is for web pages"),
         ([], {"status": 418}, "no code of gRPC stands for the status 418"),
         ([], {"status": 200}, "status must be from 400 to 599"),
         ([], {"colour": 1}, "unknown option 'colour'"),

@@ -141,11 +141,11 @@ def test_without_limits_the_error_says_what_to_install() -> None:
     program = (
         "import sys; sys.modules['limits'] = None\n"
         "try:\n    import limen.adapters.limits\n"
-        "except ModuleNotFoundError as error:\n    print(error)"
+        "except ImportError as error:\n    print(error)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == (
-        "limen.adapters.limits needs limits: pip install 'limen[limits]'"
+        "limen.adapters.limits needs the package limits; run: pip install 'limen[limits]'"
     )

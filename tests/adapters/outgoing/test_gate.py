@@ -89,6 +89,16 @@ def test_the_hosts_of_a_gate_may_be_called_from_several_loops() -> None:
     assert done == [HOST] * 200
 
 
+def test_a_function_that_is_async_by_a_detour_is_an_error_for_threads() -> None:
+    async def is_internal(request: Any) -> bool:
+        return False
+
+    exempt = Settings(("1/hour",), "host", 1, lambda request: is_internal(request), 0, True, 300.0)
+    gate = Gate(Limiter(), exempt, RateLimited)
+    with pytest.raises(ConfigurationError, match="is async, and this adapter runs in threads"):
+        gate.admit(REQUEST)
+
+
 def test_another_event_loop_than_that_of_asyncio_is_an_error_that_says_so() -> None:
     gate = AsyncGate(AsyncLimiter(), settings("1/minute"), RateLimited)
     # As other loops do it: nobody has told asyncio.

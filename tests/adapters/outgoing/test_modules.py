@@ -25,8 +25,8 @@ def test_without_its_library_a_module_names_the_extra(library: str) -> None:
     code = f"import sys; sys.modules['{library}'] = None; import limen.adapters.{library}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == (
-        f"ModuleNotFoundError: limen.adapters.{library} needs {library}: "
-        f"pip install 'limen[{library}]'"
+        f"ImportError: limen.adapters.{library} needs the package {library}; "
+        f"run: pip install 'limen[{library}]'"
     )
 
 

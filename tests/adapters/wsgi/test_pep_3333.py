@@ -263,6 +263,27 @@ def test_the_whole_path_is_where_the_application_is_mounted_and_the_rest() -> No
     assert request.header("content-type") == ("text/plain",)
 
 
+def test_a_second_call_with_the_same_environ_is_another_request() -> None:
+    limited = RateLimitMiddleware(returning([b"page"]), Limiter(), "5/minute", SLOT)
+    first = Server(limited)
+    first.send()
+    again = dict(first.environ)
+    told: list[Any] = []
+    limited(again, lambda *start: told.append(start) or (lambda data: None))  # type: ignore[func-returns-value]
+    assert dict(told[0][1])["RateLimit"].startswith('"5/minute";r=3;')
+
+
+def test_an_application_that_raises_is_a_500_for_deduct_when() -> None:
+    def fail(environ: Any, start: Any) -> Any:
+        raise ZeroDivisionError
+
+    limit = RateLimit("1/hour", deduct_when=lambda response: response.status_code == 401)
+    limited = RateLimitMiddleware(fail, Limiter(), limit)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            Server(limited)
+
+
 def test_who_has_no_address_is_an_error_that_says_what_to_do() -> None:
     app = RateLimitMiddleware(returning([b""]), Limiter(), "1/hour")
     with pytest.raises(ConfigurationError, match="let the proxy in front say it"):

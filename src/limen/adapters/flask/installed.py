@@ -90,6 +90,8 @@ class Installed:
             return
         visit, headers = stay.visit, response.headers
         stay.own = response
+        if response.is_streamed and _is_whole(response):
+            response.make_sequence()
         if visit.allowed and visit.is_due:
             visit.responded(response)
         exposed = ", ".join(headers.getlist(_EXPOSE)) if visit.manner.expose else None
@@ -120,6 +122,11 @@ class Installed:
             return body
 
         return around
+
+
+def _is_whole(response: Response) -> bool:
+    """Return whether it only looks like a stream, as what error pages are made into."""
+    return response.content_length is not None and not response.direct_passthrough
 
 
 class _Stay(Stay):

@@ -57,6 +57,8 @@ def refuse_options(options: Options, manner: Manner) -> None:
     """Raise `ConfigurationError` for what makes no sense here, though it does over HTTP."""
     if "routes" in options:
         raise ConfigurationError("gRPC needs no routes: the full name of a method is one")
+    if "expose" in options:
+        raise ConfigurationError("expose is for web pages, and what they call is no gRPC")
     if manner.status is not None and manner.status not in _CODES:
         known = ", ".join(map(str, _CODES))
         raise ConfigurationError(

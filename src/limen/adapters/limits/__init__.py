@@ -27,12 +27,12 @@ What is the same as with the storages of `limits`, and what is not:
 - A shared store is not searched for keys: `reset` is for `limen+memory://`. `clear` works on all.
 """
 
+from limen.adapters.missing import missing
+
 try:
     import limits as _limits  # noqa: F401  # only to say what is missing
-except ModuleNotFoundError as _error:
-    raise ModuleNotFoundError(
-        "limen.adapters.limits needs limits: pip install 'limen[limits]'", name=_error.name
-    ) from None
+except ImportError as _error:
+    raise missing("limits", _error) from None
 
 from limen.adapters.limits.aio import AsyncLimenStorage
 from limen.adapters.limits.settings import Settings

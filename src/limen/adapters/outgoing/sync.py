@@ -13,6 +13,7 @@ from limen.adapters.outgoing.learn import pause_asked
 from limen.adapters.outgoing.pace import Pauses, Turn
 from limen.adapters.outgoing.refused import RateLimited
 from limen.adapters.outgoing.settings import Settings, clock_of, failed, origin
+from limen.adapters.plan import plain
 from limen.client import AsyncClient, Client
 from limen.errors import ConfigurationError, RateLimitExceeded
 from limen.limiter import AsyncLimiter, Limiter
@@ -114,6 +115,8 @@ class Gate:
 
     def _ask(self, name: str, function: Callable[[Any], object], request: Any) -> object:
         try:
-            return function(request)
+            return plain(function, request)
+        except ConfigurationError:
+            raise
         except Exception as error:
             raise failed(name, function, error) from error
