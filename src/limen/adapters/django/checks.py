@@ -71,15 +71,13 @@ def check_views(**_: Any) -> list[CheckMessage]:
     settings, troubles = read(getattr(django_settings, "LIMEN", {}))
     if troubles or not settings.enabled or not getattr(django_settings, "ROOT_URLCONF", None):
         return []
-    limited = {
-        view: limits
-        for view in views_of(get_resolver().url_patterns)
-        if (limits := limits_on(view))
-    }
-    if not limited:
+    views = dict.fromkeys(views_of(get_resolver().url_patterns))
+    limited = {view: limits for view in views if (limits := limits_on(view))}
+    throttled = [view for view in views if hasattr(getattr(view, "cls", None), "throttle_classes")]
+    if not limited and not throttled:
         return []
     found: list[CheckMessage] = []
-    if RateLimitMiddleware not in _middleware():
+    if limited and RateLimitMiddleware not in _middleware():
         names = ", ".join(sorted({_name(view) for view in limited})[:3])
         found.append(_no_middleware(f"there are limits on views ({names})"))
     try:
@@ -92,8 +90,23 @@ def check_views(**_: Any) -> list[CheckMessage]:
         except LimenError as error:
             hint = "change the limit, or LIMEN"
             found.append(Error(f"limits on {_name(view)}: {error}", hint=hint, id="limen.E010"))
+    found += _of_throttles(throttled, here)
     here.close()
     return found
+
+
+def _of_throttles(views: list[Any], here: Installed) -> list[CheckMessage]:
+    """Return what is wrong with throttles; REST framework is there, if any view has some."""
+    if not views:
+        return []
+    from limen.adapters.django.rest import troubles_of
+
+    hint = "give the throttle limits, or its scope some in LIMEN['SCOPES']"
+    return [
+        Error(f"throttles on {_name(view)}: {trouble}", hint=hint, id="limen.E010")
+        for view in views
+        for trouble in troubles_of(view, here)
+    ]
 
 
 def check_store(**_: Any) -> list[CheckMessage]:

@@ -21,6 +21,7 @@ from limen.adapters.django.installed import Installed, installed
 from limen.adapters.django.request import DjangoRequest, needs_user
 from limen.adapters.django.stream import leave_at_the_end
 from limen.adapters.limit import RateLimit
+from limen.adapters.plan import plain
 from limen.adapters.tasks import AsyncDoor
 from limen.adapters.threads import Door
 from limen.adapters.visit import Visit
@@ -101,11 +102,12 @@ class Entry:
             found += door.limits
         if not on_view:
             return found
-        own = tuple([limit for limit in on_view if limit not in self.asked])
-        if own:
-            self.asked = self.asked.union(own)
+        if any(limit not in self.asked for limit in on_view):
             place = (self.request.endpoint or where.otherwise) + where.part
-            found += self.installed.on_view(door, own, place)
+            placed = self.installed.on_view(door, on_view, place)
+            pairs = zip(on_view, placed, strict=True)
+            found += [at_place for limit, at_place in pairs if limit not in self.asked]
+            self.asked = self.asked.union(on_view)
         return found
 
     def end(self) -> None:
@@ -124,7 +126,7 @@ def begin(http: HttpRequest) -> Entry:
             raise ConfigurationError(
                 "LIMEN['EXEMPT_WHEN'] is async, and this request comes by WSGI, which cannot await"
             )
-        entry.is_free = bool(exempt_when(http))
+        entry.is_free = bool(plain(exempt_when, http))
     return entry
 
 

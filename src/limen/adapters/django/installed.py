@@ -27,6 +27,7 @@ from limen.adapters.threads import Door
 from limen.client import AsyncClient, Client
 from limen.errors import ConfigurationError
 from limen.limiter import AsyncLimiter, Limiter
+from limen.limiter.decorate import name_of
 
 if TYPE_CHECKING:
     from limen.adapters.sources import AsyncSource, Source
@@ -146,7 +147,20 @@ def _limits(settings: Settings, kind: Kind) -> list[RateLimit]:
 def _on_view(
     door: Door | AsyncDoor, limits: tuple[RateLimit, ...], place: str
 ) -> tuple[RateLimit, ...]:
-    return tuple([limit.at(place) for limit in door.take(*limits)])
+    """Return limits at the place where they stand. Those that count the same are numbered.
+
+    From inside, so that whoever puts another one around a view changes nothing for those there.
+    """
+    found: list[RateLimit] = []
+    taken = door.take(*limits)
+    for number, limit in enumerate(taken, 1):
+        inside = [
+            other
+            for other in taken[number:]
+            if other.counts_with(limit) and not other.is_like(limit)
+        ]
+        found.append(limit.at(f"{place} #{len(inside) + 1}" if inside else place))
+    return tuple(found)
 
 
 def _sources(settings: Settings) -> tuple[Source | None, AsyncSource | None]:
@@ -183,7 +197,14 @@ def _given(limiter: Any) -> tuple[Source | None, AsyncSource | None]:
         try:
             kind_of(each, is_async=False)
         except ConfigurationError:
-            kind_of(each, is_async=True)
+            try:
+                kind_of(each, is_async=True)
+            except ConfigurationError:
+                # Not the value: it may hold a password.
+                raise ConfigurationError(
+                    "LIMITER must be a Limiter, an Engine or a Client, or one of those for "
+                    f"asyncio, got {type(each).__name__}"
+                ) from None
             async_source = each
         else:
             source = each
@@ -193,8 +214,24 @@ def _given(limiter: Any) -> tuple[Source | None, AsyncSource | None]:
 
 
 def _made(each: Any) -> Any:
-    found = import_string(each) if isinstance(each, str) else each
-    return found() if callable(found) else found
+    found = each
+    if isinstance(each, str):
+        try:
+            found = import_string(each)
+        except ImportError as error:
+            # Not the text: somebody may have put the address of a store there, with its password.
+            raise ConfigurationError(
+                "LIMITER must be the dotted path of a limiter, an engine or a client, or of what "
+                f"makes one; this one leads nowhere ({type(error).__name__})"
+            ) from None
+    if not callable(found):
+        return found
+    try:
+        return found()
+    except Exception as error:
+        raise ConfigurationError(
+            f"LIMITER: {name_of(found)} raised {type(error).__name__}"
+        ) from error
 
 
 def _closable(source: Any) -> Any:

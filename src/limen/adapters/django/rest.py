@@ -8,7 +8,8 @@ class Search(APIView):
     throttle_classes = [SearchThrottle]
 ```
 
-All throttles of a view are asked in one call: who is refused by one is charged by none.
+All of them on a view are asked in one call: who is refused by one is charged by none. What REST
+framework's own throttles refuse stays charged.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from limen.adapters.django.request import DjangoRequest
 from limen.adapters.keys import Key, KeyFunction
 from limen.adapters.limit import RateLimit
 from limen.adapters.missing import missing
-from limen.errors import ConfigurationError, did_you_mean
+from limen.errors import ConfigurationError, LimenError, did_you_mean
 from limen.model import Concurrency, Limit
 
 try:
@@ -61,8 +62,8 @@ class RateLimitThrottle(BaseThrottle):
         if entry is None:
             entry = begin(http)
             entry.has_end = False
-        if not entry.visit.allowed:
-            return True  # another throttle has refused it already
+        if entry.is_free or not entry.visit.allowed:
+            return True  # limen is switched off, or another throttle has refused it already
         limits = entry.pending(self._together(request, view, entry.installed))
         if not limits:
             return True
@@ -152,3 +153,23 @@ def _refuse_without_end(limits: list[RateLimit]) -> None:
             "slots, deduct_when and settle need to know when a response is sent; put "
             "limen.adapters.django.RateLimitMiddleware into MIDDLEWARE"
         )
+
+
+def troubles_of(view: Any, here: Installed) -> list[str]:
+    """Return what is wrong with the throttles of a view's class, for the system checks."""
+    found: list[str] = []
+    for throttle in getattr(getattr(view, "cls", None), "throttle_classes", ()):
+        if not isinstance(throttle, type) or not issubclass(throttle, RateLimitThrottle):
+            continue
+        if throttle.scope_of is RateLimitThrottle.scope_of:
+            scope = throttle.scope
+        elif throttle.scope_of is ScopedRateLimitThrottle.scope_of:
+            scope = getattr(view.cls, "throttle_scope", None)
+        else:
+            continue  # who finds it out from the request can only be asked then
+        kind: Any = throttle
+        try:
+            here.any_door.take(*_limits(kind, scope, here))
+        except LimenError as error:
+            found.append(f"{throttle.__qualname__}: {error}")
+    return found

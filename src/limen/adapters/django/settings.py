@@ -166,7 +166,7 @@ def _key(value: object) -> Any:
     """Return a key; a dotted path is a function, for no name of a key has a dot in it."""
     if isinstance(value, list):
         value = tuple(value)
-    if isinstance(value, str) and "." in value:
+    if isinstance(value, str) and "." in value and not value.startswith("header:"):
         value = import_string(value)
     key_of(value)
     return value

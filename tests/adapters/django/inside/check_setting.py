@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.checks import Error, Warning, run_checks
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
@@ -27,6 +28,7 @@ from tests.adapters.django.project import views
 
 CLOCK = ManualClock()
 LIMITER = Limiter(clock=CLOCK)
+SCOPES = {"SCOPES": settings.LIMEN["SCOPES"]}
 REDIS = "redis://someone:secret@localhost:1"
 
 
@@ -85,8 +87,11 @@ def said(limen: object, check: Any = check_setting) -> list[tuple[str | None, st
         ({"STORE": "reddis://secret"}, "E009", "LIMEN: "),
         ({"SERVICE": "limen:8080"}, "E009", "LIMEN: "),
         ({"RULES": "nowhere.yaml"}, "E009", "LIMEN: "),
-        ({"LIMITER": 7}, "E009", "LIMEN: expected "),
-        ({"LIMITER": "no.such.limiter"}, "E009", "LIMEN: No module named 'no'"),
+        ({"LIMITER": 7}, "E009", "LIMEN: LIMITER must be a Limiter, an Engine or a Client"),
+        ({"LIMITER": "no.such.limiter"}, "E009", "LIMEN: LIMITER must be the dotted path of"),
+        ({"LIMITER": "redis://:secret@h"}, "E009", "LIMEN: LIMITER must be the dotted path of"),
+        ({"LIMITER": lambda: "secret"}, "E009", "LIMEN: LIMITER must be a Limiter"),
+        ({"LIMITER": lambda: int("secret")}, "E009", "LIMEN: LIMITER: "),
         ({"LIMITS": [RateLimit()]}, "E009", "LIMEN: a limiter knows no rules"),
     ],
 )
@@ -142,10 +147,22 @@ def test_a_check_warns_of_limits_without_the_middleware() -> None:
             "limen.W001",
             "LIMEN has limits that hold everywhere, and Rat",
         )
-        [(id, message)] = said({}, check_views)
+        [(id, message)] = said(SCOPES, check_views)
         assert id == "limen.W001"
         assert "tests.adapters.django.project.views." in message
-    assert said({"LIMITS": ["10/day"]}) == said({}, check_views) == []
+    assert said({"LIMITS": ["10/day"]}) == said(SCOPES, check_views) == []
+
+
+def test_a_check_sees_throttles_that_cannot_work() -> None:
+    found = said({}, check_views)
+    assert {id for id, _ in found} == {"limen.E010"}
+    assert any(
+        "ScopedRateLimitThrottle: LIMEN['SCOPES'] has no limits" in each for _, each in found
+    )
+
+
+def test_a_header_with_a_dot_is_no_dotted_path() -> None:
+    assert said({"LIMITS": ["10/day"], "KEY": "header:X.Api"}) == []
 
 
 def test_a_check_warns_of_users_who_cannot_be_known_yet() -> None:

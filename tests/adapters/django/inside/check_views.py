@@ -14,7 +14,7 @@ from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
 from django.http import FileResponse, HttpRequest, HttpResponse
 from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory, override_settings
-from django.urls import path
+from django.urls import clear_url_caches, path
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.cache import never_cache
@@ -129,6 +129,49 @@ def test_a_throttle_whose_scope_has_no_limits_is_an_error() -> None:
         pytest.raises(ConfigurationError, match=r"'uplaods' \(did you mean 'uploads'\?\)"),
     ):
         get("/api/")
+
+
+def test_switched_off_nothing_is_looked_up() -> None:
+    with override_settings(ROOT_URLCONF=urls(api=UnknownScope.as_view()), LIMEN={"ENABLED": False}):
+        assert [answer.status_code for answer in get("/api/", 3)] == [200] * 3
+
+
+def test_two_limits_of_one_period_on_a_view_both_hold() -> None:
+    few = ratelimit("2/minute")(ratelimit("9/minute")(hello))
+    many = ratelimit("9/minute")(ratelimit("2/minute")(hello))
+    with override_settings(ROOT_URLCONF=urls(few=few, many=many)):
+        for path_ in ("/few/", "/many/"):
+            answers = get(path_, 3)
+            assert [answer.status_code for answer in answers] == [200, 200, 429]
+            assert answers[0].headers["RateLimit"].count("/minute") == 2
+        with override_settings(MIDDLEWARE=WITHOUT):
+            assert [answer.status_code for answer in get("/few/", 3)] == [429] * 3
+
+
+def test_what_exempts_must_not_be_async_by_a_detour() -> None:
+    async def is_staff(request: HttpRequest) -> bool:
+        return False
+
+    limen = {"LIMITS": ["1/day"], "EXEMPT_WHEN": lambda request: is_staff(request)}
+    with (
+        override_settings(LIMEN=limen, ROOT_URLCONF=urls(home=hello)),
+        pytest.raises(ConfigurationError, match="is async, and this adapter runs in threads"),
+    ):
+        get("/home/")
+
+
+def test_views_that_take_the_place_of_others_are_seen() -> None:
+    module = urls(home=hello)
+    with override_settings(ROOT_URLCONF=module, LIMEN={"LIMITS": ["1/day"]}):
+        assert [answer.status_code for answer in get("/home/", 2)] == [200, 429]
+        module.urlpatterns = [path("home/", exempt(hello))]  # type: ignore[attr-defined]
+        clear_url_caches()
+        assert [answer.status_code for answer in get("/home/", 2)] == [200, 200]
+
+
+def test_exempt_on_a_class_says_where_it_stands() -> None:
+    with pytest.raises(ConfigurationError, match=r"@method_decorator\(exempt, name="):
+        exempt(View)
 
 
 def test_a_request_that_no_route_leads_to_is_counted_by_its_view() -> None:
