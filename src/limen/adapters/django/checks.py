@@ -19,6 +19,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -30,8 +32,9 @@ from limen.adapters.django.decorator import limits_on, views_of
 from limen.adapters.django.installed import Installed
 from limen.adapters.django.middleware import RateLimitMiddleware
 from limen.adapters.django.request import needs_user
-from limen.adapters.django.settings import Settings, read
+from limen.adapters.django.settings import PATH_HINT, LostPath, Settings, read
 from limen.adapters.limit import RateLimit
+from limen.adapters.plan import apart
 from limen.errors import LimenError
 
 _MIDDLEWARE = "limen.adapters.django.RateLimitMiddleware"
@@ -48,6 +51,8 @@ def check_setting(**_: Any) -> list[CheckMessage]:
         return found
     try:
         limits = _limits_everywhere(settings)
+    except LostPath as error:
+        return [Error(f"LIMEN: {error}", hint=PATH_HINT, id="limen.E007")]
     except (LimenError, ImportError) as error:
         hint = "the message says what was expected; nothing was connected to"
         return [Error(f"LIMEN: {error}", hint=hint, id="limen.E009")]
@@ -74,7 +79,7 @@ def check_views(**_: Any) -> list[CheckMessage]:
     views = dict.fromkeys(views_of(get_resolver().url_patterns))
     limited = {view: limits for view in views if (limits := limits_on(view))}
     throttled = [view for view in views if hasattr(getattr(view, "cls", None), "throttle_classes")]
-    if not limited and not throttled:
+    if not limited and "rest_framework" not in sys.modules:
         return []
     found: list[CheckMessage] = []
     if limited and RateLimitMiddleware not in _middleware():
@@ -86,7 +91,9 @@ def check_views(**_: Any) -> list[CheckMessage]:
         return found  # check_setting says so
     for view, limits in limited.items():
         try:
-            here.any_door.take(*limits)
+            own = here.on_view(here.any_door, limits, "any")
+            # One that does not always hold may stand beside others.
+            apart([limit for limit in own if limit.exempt_when is None])
         except LimenError as error:
             hint = "change the limit, or LIMEN"
             found.append(Error(f"limits on {_name(view)}: {error}", hint=hint, id="limen.E010"))
@@ -96,17 +103,21 @@ def check_views(**_: Any) -> list[CheckMessage]:
 
 
 def _of_throttles(views: list[Any], here: Installed) -> list[CheckMessage]:
-    """Return what is wrong with throttles; REST framework is there, if any view has some."""
-    if not views:
+    """Return what is wrong with throttles, where there is REST framework at all."""
+    if "rest_framework" not in sys.modules:
         return []
-    from limen.adapters.django.rest import troubles_of
+    from limen.adapters.django.rest import default_throttles, troubles_of
 
-    hint = "give the throttle limits, or its scope some in LIMEN['SCOPES']"
-    return [
-        Error(f"throttles on {_name(view)}: {trouble}", hint=hint, id="limen.E010")
+    troubles = [
+        f"throttles on {_name(view)}: {trouble}"
         for view in views
-        for trouble in troubles_of(view, here)
+        for trouble in troubles_of(here, view)
     ]
+    with suppress(ImportError):  # REST framework says so itself
+        default = troubles_of(here, None, default_throttles())
+        troubles += [f"DEFAULT_THROTTLE_CLASSES: {trouble}" for trouble in default]
+    hint = "give the throttle limits, or its scope some in LIMEN['SCOPES']"
+    return [Error(trouble, hint=hint, id="limen.E010") for trouble in dict.fromkeys(troubles)]
 
 
 def check_store(**_: Any) -> list[CheckMessage]:
@@ -162,4 +173,6 @@ def _is_above_authentication(middleware: list[Any]) -> bool:
 
 
 def _name(view: Any) -> str:
-    return f"{view.__module__}.{getattr(view, '__qualname__', type(view).__name__)}"
+    """Return what a view is called; of a class, what that is called."""
+    named: Any = getattr(view, "cls", None) or getattr(view, "view_class", None) or view
+    return f"{named.__module__}.{getattr(named, '__qualname__', type(named).__name__)}"

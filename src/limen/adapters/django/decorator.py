@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, wraps
+from itertools import count
 from typing import Any, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
@@ -34,6 +35,10 @@ from limen.errors import ConfigurationError
 
 V = TypeVar("V", bound=Callable[..., Any])
 _LIMITS, _EXEMPT = "limen_limits", "limen_exempt"
+_MARK = "limen_limit_"
+"""What the names of single marks begin with. Each has a name of its own: `method_decorator` brings
+together what several decorators leave on a class, and of one name it keeps only one."""
+_numbers = count()
 
 
 class RateLimit(limit.RateLimit):
@@ -100,6 +105,7 @@ class RateLimit(limit.RateLimit):
 
         found: Any = limited_async if _is_async(view) else limited
         setattr(found, _LIMITS, marks)
+        setattr(found, f"{_MARK}{next(_numbers)}", self)
         return cast("V", found)
 
 
@@ -128,9 +134,16 @@ def exempt(view: V) -> V:
 
 
 def limits_on(view: object) -> tuple[limit.RateLimit, ...]:
-    """Return the limits that stand on a view."""
+    """Return the limits that stand on a view, the outermost first."""
     found: tuple[limit.RateLimit, ...] = getattr(view, _LIMITS, ())
-    return found
+    if not found:
+        return found
+    marks: dict[str, Any] = getattr(view, "__dict__", {})
+    numbers = [int(name.removeprefix(_MARK)) for name in marks if name.startswith(_MARK)]
+    if len(numbers) <= len(found):
+        return found
+    # What lies further in was put there before.
+    return tuple([marks[f"{_MARK}{number}"] for number in sorted(numbers, reverse=True)])
 
 
 def is_exempt(view: object) -> bool:

@@ -122,11 +122,10 @@ def begin(http: HttpRequest) -> Entry:
     entry = Entry(http, here, here.door if here.settings.enabled else None)
     exempt_when = here.settings.exempt_when
     if exempt_when is not None and not entry.is_free:
-        if iscoroutinefunction(exempt_when):
-            raise ConfigurationError(
-                "LIMEN['EXEMPT_WHEN'] is async, and this request comes by WSGI, which cannot await"
-            )
-        entry.is_free = bool(plain(exempt_when, http))
+        try:
+            entry.is_free = bool(plain(exempt_when, http))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"LIMEN['EXEMPT_WHEN']: {error}") from error
     return entry
 
 

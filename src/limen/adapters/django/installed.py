@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import settings as django_settings
 from django.core.signals import setting_changed
-from django.utils.module_loading import import_string
 
 from limen import fork
-from limen.adapters.django.settings import Settings, read
+from limen.adapters.django.settings import LostPath, Settings, named, read
 from limen.adapters.limit import RateLimit
 from limen.adapters.manner import Manner, manner_of
 from limen.adapters.sources import Kind, kind_of
@@ -147,20 +146,19 @@ def _limits(settings: Settings, kind: Kind) -> list[RateLimit]:
 def _on_view(
     door: Door | AsyncDoor, limits: tuple[RateLimit, ...], place: str
 ) -> tuple[RateLimit, ...]:
-    """Return limits at the place where they stand. Those that count the same are numbered.
+    """Return limits, the outermost first, each at a place of its own.
 
-    From inside, so that whoever puts another one around a view changes nothing for those there.
+    They are numbered from inside, and the innermost has no number: whoever puts another one around
+    a view changes nothing for those there.
     """
-    found: list[RateLimit] = []
     taken = door.take(*limits)
-    for number, limit in enumerate(taken, 1):
-        inside = [
-            other
-            for other in taken[number:]
-            if other.counts_with(limit) and not other.is_like(limit)
+    numbers = range(len(taken), 0, -1)
+    return tuple(
+        [
+            limit.at(place if number == 1 else f"{place} #{number}")
+            for number, limit in zip(numbers, taken, strict=True)
         ]
-        found.append(limit.at(f"{place} #{len(inside) + 1}" if inside else place))
-    return tuple(found)
+    )
 
 
 def _sources(settings: Settings) -> tuple[Source | None, AsyncSource | None]:
@@ -191,47 +189,52 @@ def _when_away(settings: Settings) -> dict[str, Any]:
 def _given(limiter: Any) -> tuple[Source | None, AsyncSource | None]:
     """Return what the user made: one, from which the other may follow, or both."""
     given = limiter if isinstance(limiter, list | tuple) else (limiter,)
-    source: Any = None
-    async_source: Any = None
-    for each in map(_made, given):
-        try:
-            kind_of(each, is_async=False)
-        except ConfigurationError:
-            try:
-                kind_of(each, is_async=True)
-            except ConfigurationError:
-                # Not the value: it may hold a password.
-                raise ConfigurationError(
-                    "LIMITER must be a Limiter, an Engine or a Client, or one of those for "
-                    f"asyncio, got {type(each).__name__}"
-                ) from None
-            async_source = each
-        else:
-            source = each
+    made = list(map(_made, given))
+    sources: list[Any] = [each for each in made if _is_for(each, is_async=False)]
+    async_sources: list[Any] = [each for each in made if _is_for(each, is_async=True)]
+    if not made or len(sources) > 1 or len(async_sources) > 1:
+        raise ConfigurationError(
+            "LIMITER as a pair has one for threads and one for asyncio, got "
+            f"{len(sources)} and {len(async_sources)}"
+        )
+    source = sources[0] if sources else None
+    async_source = async_sources[0] if async_sources else None
     if async_source is None and isinstance(source, Limiter):
         async_source = AsyncLimiter.beside(source)
     return source, async_source
 
 
 def _made(each: Any) -> Any:
-    found = each
-    if isinstance(each, str):
-        try:
-            found = import_string(each)
-        except ImportError as error:
-            # Not the text: somebody may have put the address of a store there, with its password.
-            raise ConfigurationError(
-                "LIMITER must be the dotted path of a limiter, an engine or a client, or of what "
-                f"makes one; this one leads nowhere ({type(error).__name__})"
-            ) from None
-    if not callable(found):
-        return found
     try:
-        return found()
-    except Exception as error:
-        raise ConfigurationError(
-            f"LIMITER: {name_of(found)} raised {type(error).__name__}"
-        ) from error
+        found = named(each)
+    except LostPath as error:
+        # Nothing of the text: it is where people put addresses, with their passwords.
+        why = f"leads nowhere ({type(error.__cause__).__name__})" if error.__cause__ else "is none"
+        raise LostPath(f"LIMITER: as text it is a dotted path; this {why}") from error.__cause__
+    if callable(found):
+        try:
+            found = found()
+        except Exception as error:
+            raise ConfigurationError(
+                f"LIMITER: {name_of(found)} raised {type(error).__name__}"
+            ) from error
+    if _is_for(found, is_async=False) or _is_for(found, is_async=True):
+        return found
+    if hasattr(found, "__await__") and hasattr(found, "close"):
+        found.close()  # else it would complain that nobody awaited it
+    # Not the value: it may hold a password.
+    raise ConfigurationError(
+        "LIMITER must be a Limiter, an Engine or a Client for threads, or an AsyncLimiter, an "
+        f"AsyncEngine or an AsyncClient for asyncio, got {type(found).__name__}"
+    )
+
+
+def _is_for(source: object, *, is_async: bool) -> bool:
+    try:
+        kind_of(source, is_async=is_async)
+    except ConfigurationError:
+        return False
+    return True
 
 
 def _closable(source: Any) -> Any:

@@ -23,12 +23,14 @@ from limen.adapters.django.request import DjangoRequest
 from limen.adapters.keys import Key, KeyFunction
 from limen.adapters.limit import RateLimit
 from limen.adapters.missing import missing
+from limen.adapters.plan import apart
 from limen.errors import ConfigurationError, LimenError, did_you_mean
 from limen.model import Concurrency, Limit
 
 try:
     from rest_framework.exceptions import APIException
     from rest_framework.request import Request
+    from rest_framework.settings import api_settings
     from rest_framework.throttling import BaseThrottle
     from rest_framework.views import APIView
 except ImportError as _error:
@@ -155,21 +157,37 @@ def _refuse_without_end(limits: list[RateLimit]) -> None:
         )
 
 
-def troubles_of(view: Any, here: Installed) -> list[str]:
-    """Return what is wrong with the throttles of a view's class, for the system checks."""
+def troubles_of(here: Installed, view: Any, throttles: Any = None) -> list[str]:
+    """Return what is wrong with throttles, those of a view or others, for the system checks."""
     found: list[str] = []
-    for throttle in getattr(getattr(view, "cls", None), "throttle_classes", ()):
+    limits: list[RateLimit] = []
+    for throttle in _of_view(view, "throttle_classes") if throttles is None else throttles:
         if not isinstance(throttle, type) or not issubclass(throttle, RateLimitThrottle):
             continue
         if throttle.scope_of is RateLimitThrottle.scope_of:
             scope = throttle.scope
         elif throttle.scope_of is ScopedRateLimitThrottle.scope_of:
-            scope = getattr(view.cls, "throttle_scope", None)
+            scope = _of_view(view, "throttle_scope")
         else:
             continue  # who finds it out from the request can only be asked then
         kind: Any = throttle
         try:
-            here.any_door.take(*_limits(kind, scope, here))
+            limits += here.any_door.take(*_limits.__wrapped__(kind, scope, here))
         except LimenError as error:
             found.append(f"{throttle.__qualname__}: {error}")
+    try:
+        apart([limit for limit in limits if limit.exempt_when is None])
+    except LimenError as error:
+        found.append(str(error))
     return found
+
+
+def default_throttles() -> Any:
+    """Return the throttles of all views that name none."""
+    return api_settings.DEFAULT_THROTTLE_CLASSES or ()
+
+
+def _of_view(view: Any, name: str) -> Any:
+    """Return what the class of a view says, unless `as_view` or a router was told otherwise."""
+    told = getattr(view, "initkwargs", {})
+    return told[name] if name in told else getattr(getattr(view, "cls", None), name, None)

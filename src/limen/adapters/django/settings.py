@@ -30,6 +30,10 @@ class Trouble(NamedTuple):
     hint: str
 
 
+class LostPath(ConfigurationError):
+    """A dotted path that leads nowhere."""
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """What `LIMEN` says, read and validated."""
 
@@ -80,10 +84,10 @@ def read(raw: object) -> tuple[Settings, list[Trouble]]:
             continue
         try:
             found[name] = reader(raw[name])
+        except LostPath as error:
+            troubles.append(Trouble("limen.E007", f"LIMEN[{name!r}]: {error}", PATH_HINT))
         except LimenError as error:
             troubles.append(Trouble(id, f"LIMEN[{name!r}]: {error}", hint))
-        except ImportError as error:
-            troubles.append(Trouble("limen.E007", f"LIMEN[{name!r}]: {error}", _PATH_HINT))
     troubles += _at_odds(found)
     options, more = _options(found)
     values = {name.lower(): value for name, value in found.items() if name not in _OPTIONS}
@@ -148,13 +152,26 @@ def _path(value: object) -> str | Path:
     return value if isinstance(value, Path) else _text(value)
 
 
-def _named(value: object) -> Any:
-    """Return what a dotted path names, or the value itself."""
-    return import_string(value) if isinstance(value, str) else value
+def named(value: object) -> Any:
+    """Return what a dotted path names, or the value itself. Raises `LostPath`.
+
+    A text that is no dotted path is not shown: it may be the address of a store, with its password.
+    """
+    if not isinstance(value, str):
+        return value
+    parts = value.split(".")
+    if len(parts) < 2 or not all(map(str.isidentifier, parts)):
+        raise LostPath("expected a dotted path, and this text is none")
+    try:
+        return import_string(value)
+    except ImportError as error:
+        raise LostPath(str(error)) from error
+    except Exception as error:
+        raise LostPath(f"its module raised {type(error).__name__}") from error
 
 
 def _function(value: object) -> Any:
-    found = _named(value)
+    found = named(value)
     if callable(found):
         return found
     raise ConfigurationError(
@@ -163,11 +180,11 @@ def _function(value: object) -> Any:
 
 
 def _key(value: object) -> Any:
-    """Return a key; a dotted path is a function, for no name of a key has a dot in it."""
+    """Return a key; a dotted path is a function, for of names only a header's has a dot in it."""
     if isinstance(value, list):
         value = tuple(value)
     if isinstance(value, str) and "." in value and not value.startswith("header:"):
-        value = import_string(value)
+        value = named(value)
     key_of(value)
     return value
 
@@ -234,7 +251,7 @@ def _as_it_is(value: object) -> object:
     return value
 
 
-_PATH_HINT = "check the dotted path, and that the module can be imported without errors"
+PATH_HINT = "check the dotted path, and that the module can be imported without errors"
 _HINT_3 = "see docs/adapters/django.md for what each key takes"
 _HINT_4 = 'limits are text such as "100/minute" or "10/second; 1000/hour", a Limit or a RateLimit'
 _HINT_5 = "draft-11 is for new clients; several styles may stand side by side"

@@ -21,6 +21,7 @@ from limen import AsyncLimiter, ConfigurationError, Limiter
 from limen.adapters.django import RateLimit, ratelimit
 from limen.adapters.django.checks import check_setting, check_store, check_views
 from limen.adapters.django.installed import installed
+from limen.adapters.django.rest import RateLimitThrottle
 from limen.engine import Engine
 from limen.rules import parse_text
 from limen.testing import ManualClock
@@ -34,6 +35,10 @@ REDIS = "redis://someone:secret@localhost:1"
 
 def make_limiter() -> Limiter:
     return Limiter(clock=CLOCK)
+
+
+async def make_async() -> Limiter:
+    return make_limiter()
 
 
 def of_key(request: HttpRequest) -> str:
@@ -88,8 +93,27 @@ def said(limen: object, check: Any = check_setting) -> list[tuple[str | None, st
         ({"SERVICE": "limen:8080"}, "E009", "LIMEN: "),
         ({"RULES": "nowhere.yaml"}, "E009", "LIMEN: "),
         ({"LIMITER": 7}, "E009", "LIMEN: LIMITER must be a Limiter, an Engine or a Client"),
-        ({"LIMITER": "no.such.limiter"}, "E009", "LIMEN: LIMITER must be the dotted path of"),
-        ({"LIMITER": "redis://:secret@h"}, "E009", "LIMEN: LIMITER must be the dotted path of"),
+        (
+            {"LIMITER": "no.such.limiter"},
+            "E007",
+            "LIMEN: LIMITER: as text it is a dotted path; this le",
+        ),
+        ({"LIMITER": "redis://:secret@h"}, "E007", "LIMEN: LIMITER: as text it is a dotted path"),
+        (
+            {"LIMITER": "redis://:secret@h.net"},
+            "E007",
+            "LIMEN: LIMITER: as text it is a dotted path",
+        ),
+        (
+            {"LIMITER": f"{__package__}.raises.it"},
+            "E007",
+            "LIMEN: LIMITER: as text it is a dotted path",
+        ),
+        ({"LIMITER": []}, "E009", "LIMEN: LIMITER as a pair has one for threads and one for"),
+        ({"LIMITER": [LIMITER, LIMITER]}, "E009", "LIMEN: LIMITER as a pair has one for threads"),
+        ({"LIMITER": make_async}, "E009", "LIMEN: LIMITER must be a Limiter, an Engine or a Cl"),
+        ({"KEY": "redis://:secret@h.net"}, "E007", "LIMEN['KEY']: expected a dotted path"),
+        ({"VIEW": "redis://:secret@h.net"}, "E007", "LIMEN['VIEW']: expected a dotted path"),
         ({"LIMITER": lambda: "secret"}, "E009", "LIMEN: LIMITER must be a Limiter"),
         ({"LIMITER": lambda: int("secret")}, "E009", "LIMEN: LIMITER: "),
         ({"LIMITS": [RateLimit()]}, "E009", "LIMEN: a limiter knows no rules"),
@@ -159,6 +183,63 @@ def test_a_check_sees_throttles_that_cannot_work() -> None:
     assert any(
         "ScopedRateLimitThrottle: LIMEN['SCOPES'] has no limits" in each for _, each in found
     )
+
+
+def of_throttles(**view: Any) -> list[tuple[str | None, str]]:
+    class Throttled(views.Api):
+        pass
+
+    urls = ModuleType("urls")
+    urls.urlpatterns = [path("", Throttled.as_view(**view))]  # type: ignore[attr-defined]
+    with override_settings(ROOT_URLCONF=urls):
+        return said(SCOPES, check_views)
+
+
+class SharedByOne(RateLimitThrottle):
+    limits = "1/day"
+    scope = "shared"
+
+
+class SharedByOther(SharedByOne):
+    limits = "2/day"
+
+
+@pytest.mark.parametrize(
+    ("throttles", "text"),
+    [
+        ([RateLimitThrottle], "RateLimitThrottle: a limiter knows no rules"),
+        ([SharedByOne, SharedByOther], "<RateLimit 1/day by user or ip> and <RateLimit 2/day"),
+    ],
+)
+def test_a_check_sees_throttles_that_as_view_is_told_of(throttles: Any, text: str) -> None:
+    [(id, message)] = of_throttles(throttle_classes=throttles)
+    assert id == "limen.E010"
+    assert f"Throttled: {text}" in message
+    assert of_throttles() == of_throttles(throttle_classes=[SharedByOne]) == []
+
+
+def test_a_check_sees_throttles_that_stand_everywhere() -> None:
+    urls = ModuleType("urls")
+    urls.urlpatterns = []  # type: ignore[attr-defined]
+    rest = {"DEFAULT_THROTTLE_CLASSES": ["limen.adapters.django.rest.RateLimitThrottle"]}
+    with override_settings(ROOT_URLCONF=urls, REST_FRAMEWORK=rest):
+        [(id, message)] = said({}, check_views)
+    assert id == "limen.E010"
+    assert message.startswith("DEFAULT_THROTTLE_CLASSES: RateLimitThrottle: a limiter knows no")
+
+
+def test_a_check_sees_limits_on_a_view_that_would_share_one_state() -> None:
+    @ratelimit("1/day", scope="one")
+    @ratelimit("2/day", scope="one")
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    urls = ModuleType("urls")
+    urls.urlpatterns = [path("", view)]  # type: ignore[attr-defined]
+    with override_settings(ROOT_URLCONF=urls):
+        [(id, message)] = said({}, check_views)
+    assert id == "limen.E010"
+    assert "would share one state" in message
 
 
 def test_a_header_with_a_dot_is_no_dotted_path() -> None:

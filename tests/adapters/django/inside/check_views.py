@@ -148,6 +148,49 @@ def test_two_limits_of_one_period_on_a_view_both_hold() -> None:
             assert [answer.status_code for answer in get("/few/", 3)] == [429] * 3
 
 
+@both
+@pytest.mark.parametrize("everywhere", [["50/day"], []])
+def test_limits_of_one_period_on_a_class_all_hold(get: Any, everywhere: list[str]) -> None:
+    class Plain(View):
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse()
+
+    @method_decorator([ratelimit("2/minute"), ratelimit("9/minute")], name="dispatch")
+    class Listed(Plain):
+        pass
+
+    @method_decorator(ratelimit("2/minute"), name="dispatch")
+    @method_decorator(ratelimit("9/minute"), name="dispatch")
+    class Stacked(Plain):
+        pass
+
+    found = urls(listed=Listed.as_view(), stacked=Stacked.as_view())
+    with override_settings(ROOT_URLCONF=found, LIMEN={"LIMITS": everywhere}):
+        for path_ in ("/listed/", "/stacked/"):
+            answers = get(path_, 3)
+            assert [answer.status_code for answer in answers] == [200, 200, 429]
+            assert '"9/minute";r=8;' in answers[0].headers["RateLimit"]
+
+
+def test_limits_on_a_view_that_have_some_periods_in_common_all_hold() -> None:
+    inner = ratelimit("9/hour; 9/minute")(ratelimit("5/minute")(hello))
+    with override_settings(ROOT_URLCONF=urls(view=ratelimit("2/hour")(inner))):
+        assert [answer.status_code for answer in get("/view/", 3)] == [200, 200, 429]
+
+
+def test_one_more_limit_around_a_view_changes_nothing_for_those_there() -> None:
+    inner = ratelimit("3/minute")(hello)
+    module = urls(view=inner)
+    with override_settings(ROOT_URLCONF=module, LIMEN={"LIMITER": Limiter(clock=ManualClock())}):
+        assert get("/view/")[0].headers["RateLimit"].startswith('"3/minute";r=2;')
+        around = ratelimit("9/minute")(inner)
+        module.urlpatterns = [path("view/", around)]  # type: ignore[attr-defined]
+        clear_url_caches()
+        said = get("/view/")[0].headers["RateLimit"]
+    assert '"3/minute";r=1;' in said
+    assert '"9/minute";r=8;' in said
+
+
 def test_what_exempts_must_not_be_async_by_a_detour() -> None:
     async def is_staff(request: HttpRequest) -> bool:
         return False
