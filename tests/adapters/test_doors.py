@@ -90,6 +90,17 @@ def test_a_slot_is_let_go_whatever_settling_comes_to(
     assert "was not settled" in caplog.text
 
 
+def test_nobody_is_asked_what_a_refused_request_cost() -> None:
+    seen: list[object] = []
+    limit = RateLimit("1/hour", settle=lambda response: seen.append(response) or 1)  # type: ignore[func-returns-value]
+    door = Door(Limiter(), limit, adapter="test")
+    for number in range(3):
+        visit = door.visit(request())
+        door.enter(visit, door.limits)
+        door.leave(visit, number)
+    assert seen == [0]
+
+
 def test_the_last_word_on_a_cost_counts_and_one_that_comes_too_late_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -149,6 +149,10 @@ def test_async_by_a_detour_is_an_error_in_threads() -> None:
     limit = RateLimit("1/hour", exempt_when=lambda request: is_staff(request))
     with pytest.raises(ConfigurationError, match="is async, and this adapter runs in threads"):
         item_of(limit, Asked())
+    staff: Any = is_staff
+    by_key = RateLimit("1/hour", key=lambda request: staff(request), missing="skip")
+    with pytest.raises(ConfigurationError, match="is async, and this adapter runs in threads"):
+        item_of(by_key, Asked())
     with pytest.raises(ConfigurationError, match="deduct_when cannot be async"):
         RateLimit("1/hour", deduct_when=is_staff)
 

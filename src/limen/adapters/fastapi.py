@@ -71,10 +71,9 @@ class Refused(HTTPException):
         self.visit: Visit = visit
         self.refusal: Refusal = visit.refusal()
         """The whole response."""
-        headers = dict(self.refusal.headers)
         # A handler of the application's own writes its own body. The headers that tell of the
         # limits are written by the middleware.
-        retry_after = {name: headers[name] for name in ("Retry-After",) if name in headers}
+        retry_after = {name: text for name, text in self.refusal.headers if name == "Retry-After"}
         super().__init__(self.refusal.status, self.refusal.detail, retry_after)
 
 

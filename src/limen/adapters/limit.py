@@ -128,11 +128,11 @@ class RateLimit:
         try:
             return valid_cost(cost)
         except InvalidInput as error:
-            name = f"the cost function {name_of(self.cost)}" if callable(self.cost) else "cost"
-            raise ConfigurationError(f"{name}: {error}") from None
+            function: Any = self.cost
+            raise ConfigurationError(f"the cost function {name_of(function)}: {error}") from None
 
     def counts_with(self, other: RateLimit) -> bool:
-        """Return whether another one would count in the same place, where neither names a scope."""
+        """Return whether another one, at the same place, would count with it. Rules always do."""
         return (
             self.scope == other.scope
             and self.key.label == other.key.label

@@ -44,6 +44,8 @@ def item_of(limit: RateLimit, request: Request) -> Item | None:
         return _item(limit, cost, request, key.text(request), None)
     try:
         answer = plain(key.function, native)
+    except ConfigurationError:
+        raise  # no answer of the function's, but a function that cannot be asked here
     except Exception as error:
         return _without_key(limit, cost, request, None, error)
     return _item(limit, cost, request, key.answered(answer), answer)

@@ -113,10 +113,9 @@ class Passage:
 
     @property
     def is_due(self) -> bool:
-        """Whether anything is left to do after the response."""
-        return not self.is_over and (
-            self._is_corrected or self.slot is not None or bool(self.actual)
-        )
+        """Whether anything is left to do after the response. Never for who is refused."""
+        is_due = self._is_corrected or self.slot is not None or bool(self.actual)
+        return is_due and not self.is_over and self.allowed
 
     def answer(self) -> Answer:
         """Return what a client may be told."""
@@ -238,9 +237,9 @@ class Visit:
 
     def answer(self) -> Answer:
         """Return what a client may be told, of all limits together."""
-        answers = [passage.answer() for passage in _told(self.passages)]
         if self._lacks:
             return Answer(False, (), None, ("key",), self._lacks)
+        answers = [passage.answer() for passage in _told(self.passages)]
         if len(answers) == 1:
             return answers[0]
         return _together(answers)

@@ -169,7 +169,7 @@ class Stay(ABC):
         if self._is_over:
             return
         self._is_over = True
-        if self.visit.allowed and self.visit.is_due:
+        if self.visit.is_due:
             self._door.leave(self.visit, self.response)
         self.visit.end()
 
@@ -225,7 +225,7 @@ class _Starting(Stay):
     ) -> Callable[[bytes], object]:
         visit = self.visit
         self._status, self._headers = status, headers
-        if visit.allowed and visit.is_due:
+        if visit.is_due:
             visit.responded(self.response)
         told = visit.headers(self._exposed() if visit.manner.expose else None)
         names = {name.lower() for name, _ in told}

@@ -262,7 +262,7 @@ def _refusal(visit: Visit) -> HttpResponse:
 def _tell(entry: Entry, response: HttpResponseBase) -> bool:
     """Put the headers on a response; return whether anything is to be done when it is sent."""
     visit = entry.visit
-    is_due = visit.is_due and visit.allowed
+    is_due = visit.is_due
     if is_due:
         visit.responded(response)
     already = response.headers.get(_EXPOSE) if visit.manner.expose else None
@@ -306,7 +306,7 @@ async def finish_async(entry: Entry, response: HttpResponseBase) -> HttpResponse
 def give_up(entry: Entry) -> None:
     """End with a request that has no response, since something was raised."""
     entry.end()
-    if entry.visit.is_due and entry.visit.allowed:
+    if entry.visit.is_due:
         _door(entry, Door).leave(entry.visit, _failed(entry))
 
 
@@ -315,7 +315,7 @@ async def give_up_async(entry: Entry) -> None:
     entry.end()
     if isinstance(entry.door, Door):
         await sync_to_async(give_up)(entry)
-    elif entry.visit.is_due and entry.visit.allowed:
+    elif entry.visit.is_due:
         await _door(entry, AsyncDoor).leave(entry.visit, _failed(entry))
 
 

@@ -92,7 +92,7 @@ class Installed:
         stay.own = response
         if response.is_streamed and _is_whole(response):
             response.make_sequence()
-        if visit.allowed and visit.is_due:
+        if visit.is_due:
             visit.responded(response)
         exposed = ", ".join(headers.getlist(_EXPOSE)) if visit.manner.expose else None
         for name, value in visit.headers(exposed):
