@@ -8,7 +8,7 @@ TWO := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick fuzz faults bench fmt clean
+.PHONY: help run test quick fuzz faults mutants bench screenshots fmt clean
 
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,7 +16,7 @@ help: ## Print the targets
 run: $(VENV)/run ## Start the service at http://localhost:8080, with a few rules to try
 	$(BIN)/limen serve
 
-test: $(VENV)/test ## All that must hold: style, types, layers, every test, the examples in the docs
+test: $(VENV)/test $(VENV)/prometheus $(VENV)/chromium ## All that must hold: style, types, layers, every test, the examples in the docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -30,12 +30,18 @@ quick: $(VENV)/test ## The minute in between: style, and every test with a tenth
 fuzz: $(VENV)/test ## The property tests again, ten times as hard
 	LIMEN_FUZZ=1 $(BIN)/pytest tests/algorithms tests/rules/test_*.py tests/rules/envoy tests/server/test_fuzz.py tests/server/admin/test_fuzzed.py tests/server/grpc/test_fuzz_handler.py tests/server/grpc/test_cut.py tests/server/grpc/test_headers.py tests/server/envoy/test_answer.py --hypothesis-profile=fuzz --timeout=1800
 
-faults: $(VENV)/test ## The faults again, at full length: servers killed, frozen, cut off, poisoned
-	LIMEN_FAULTS=1 $(BIN)/pytest tests/shared tests/rules/sync tests/rules/stores tests/test_deploy.py --timeout=600
+faults: $(VENV)/test ## The faults again, at full length (an hour): prints what each let through
+	LIMEN_FAULTS=1 $(BIN)/pytest tests/faults tests/shared tests/rules/sync tests/rules/stores tests/test_deploy.py tests/dashboard/test_large.py --timeout=1200
+
+mutants: $(VENV)/test ## Break the decisions in two hundred ways (8 minutes), and see that the tests notice each
+	$(BIN)/python -m tests.mutants
 
 bench: $(VENV)/bench ## Measure beside the peers; writes the tables of README.md
 	@command -v h2load > /dev/null || apt-get install --yes -qq nghttp2-client || echo 'no h2load: gateways will be left out'
 	$(BIN)/python -m bench
+
+screenshots: $(VENV)/test $(VENV)/chromium ## Take a picture of each page of the dashboard: light and dark, wide and phone
+	$(BIN)/python -m tests.dashboard.screenshots screenshots
 
 fmt: $(VENV)/test ## Format the code
 	$(BIN)/ruff format .
@@ -57,6 +63,21 @@ $(VENV)/run: $(VENV)/python pyproject.toml constraints.txt
 $(VENV)/test: $(VENV)/run
 	$(PIP) --editable '.[test]'
 	@touch $@
+
+# A real Prometheus for the tests, from the system's package: unpacked here, and not installed.
+$(VENV)/prometheus: | $(VENV)/test
+	@mkdir -p $(VENV)/opt/download && cd $(VENV)/opt/download && \
+	{ apt-get -qq download prometheus || { apt-get -qq update && apt-get -qq download prometheus; }; } > log 2>&1 && \
+	dpkg-deb -x prometheus_*.deb ../prometheus && touch ../../prometheus || command -v prometheus > /dev/null || \
+	echo 'no Prometheus: apt-get could not download it; tests that need one are skipped, and fail in CI'
+	@rm -rf $(VENV)/opt/download
+
+# A real Chromium for the tests of the dashboard: the system's package, if it may be installed.
+$(VENV)/chromium: export DEBIAN_FRONTEND = noninteractive
+$(VENV)/chromium: CHROMIUM = apt-get install --yes -qq --no-install-recommends chromium fonts-dejavu-core
+$(VENV)/chromium: | $(VENV)/test
+	@{ command -v chromium || $(CHROMIUM) || { apt-get -qq update && $(CHROMIUM); }; } > /dev/null 2>&1 < /dev/null && touch $@ || \
+	echo 'no Chromium: apt-get could not install it; tests that need one are skipped, and fail in CI'
 
 $(VENV)/bench: $(VENV)/test
 	$(PIP) --editable '.[bench]'

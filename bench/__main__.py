@@ -8,7 +8,17 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import footprint, frameworks, gateways, memory, redis_store, report, rules, service
+from bench import (
+    footprint,
+    frameworks,
+    gateways,
+    memory,
+    observing,
+    redis_store,
+    report,
+    rules,
+    service,
+)
 from bench.harness import BenchError
 
 _README = Path("README.md")
@@ -20,6 +30,7 @@ _SECTIONS: dict[str, Callable[[bool, Callable[[str], None]], str]] = {
     "frameworks": frameworks.run,
     "service": service.run,
     "gateways": gateways.run,
+    "observing": observing.run,
 }
 
 

@@ -25,7 +25,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
     return bool(rows) and all(
-        row[column].strip("*")[:1].isdigit() or not row[column] for row in rows
+        row[column].lstrip("*-")[:1].isdigit() or not row[column] for row in rows
     )
 
 

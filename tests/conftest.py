@@ -25,6 +25,13 @@ _FIRST = (
     "tests/server/test_secrets.py",
     "tests/test_servers.py",
     "tests/test_deploy.py",
+    "tests/faults/test_nemesis.py",
+    "tests/faults/test_cluster.py",
+    "tests/faults/test_abuse.py",
+    "tests/mutants",
+    "tests/dashboard/test_accessible.py",
+    "tests/dashboard/test_large.py",
+    "tests/server/insight/test_fleet.py",
 )
 
 

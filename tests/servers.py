@@ -61,6 +61,8 @@ class Server:
     folder: Path
     command: list[str]
     paused: bool = False
+    host: str = HOST
+    """Where others reach it; a test that puts it on another host says so."""
 
     @property
     def pid(self) -> int:
@@ -124,7 +126,8 @@ class Cluster:
     def client(self, port: int) -> redis.Redis:
         """Return the administrator's client of one node; it does not follow redirections."""
         if port not in self._clients:
-            self._clients[port] = _client(port)
+            [host] = [node.host for node in self.nodes if node.port == port]
+            self._clients[port] = _client(port, host=host)
         return self._clients[port]
 
     def owner_port(self, slot: int) -> int:
@@ -152,7 +155,7 @@ class Cluster:
         # The target has given itself a new epoch, which travels by gossip. Were the slot to move
         # on before all have heard, its next owner would choose the same epoch, lose the argument
         # over it, and delete the keys it has just been given.
-        _wait_until(self._agreed)
+        _wait_until(self.agreed)
 
     def _move(self, slot: int, target_port: int) -> None:
         source_port = self.owner_port(slot)
@@ -168,7 +171,7 @@ class Cluster:
         for port in dict.fromkeys([target_port, source_port, *others]):
             self._setslot(port, slot, "NODE", target_id)
 
-    def _agreed(self) -> bool:
+    def agreed(self) -> bool:
         """Say whether all nodes that are awake see the same masters, epochs and slots."""
         views = set()
         for port in self._awake():
@@ -201,17 +204,28 @@ def cluster(binary: Path, masters: int = 3, replicas: int = 0) -> Iterator[Clust
     `replicas` counts them all: 3 gives each of three masters one, 1 gives the first master one.
     A killed master's replica takes over after about 3 s; so long a pause counts as death too.
     """
+    recipe = _plain(binary, *cluster_options(HOST))
+    with _processes(recipe, masters + replicas) as nodes, joined(nodes, masters) as built:
+        yield built
+
+
+def cluster_options(host: str) -> list[str]:
+    """Return what makes a server fit for a cluster, in which it is reached at `host`."""
     options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"]
-    options += ["--cluster-require-full-coverage", "no", "--cluster-announce-ip", HOST]
-    options += ["--repl-diskless-sync-delay", "0"]
-    with _processes(_plain(binary, *options), masters + replicas) as nodes:
-        built = Cluster(nodes)
-        try:
-            _join(built, masters)
-            yield built
-        finally:
-            for client in built._clients.values():
-                client.close()
+    options += ["--cluster-require-full-coverage", "no", "--cluster-announce-ip", host]
+    return [*options, "--repl-diskless-sync-delay", "0"]
+
+
+@contextmanager
+def joined(nodes: list[Server], masters: int) -> Iterator[Cluster]:
+    """Make one cluster of servers that were started for it, the masters first."""
+    built = Cluster(nodes)
+    try:
+        _join(built, masters)
+        yield built
+    finally:
+        for client in built._clients.values():
+            client.close()
 
 
 def _join(built: Cluster, masters: int) -> None:
@@ -225,7 +239,7 @@ def _join(built: Cluster, masters: int) -> None:
             share = range(index * SLOTS // masters, (index + 1) * SLOTS // masters)
             _do(built.client(port), "CLUSTER", "ADDSLOTS", *share)
         if index > 0:
-            _do(built.client(ports[0]), "CLUSTER", "MEET", HOST, port)
+            _do(built.client(ports[0]), "CLUSTER", "MEET", built.nodes[index].host, port)
     for index, port in enumerate(ports[masters:]):
         master_id = built._id(ports[index % masters])
         _wait_until(_replicates, built.client(port), master_id)
@@ -234,7 +248,7 @@ def _join(built: Cluster, masters: int) -> None:
     # A replica that has never been in sync is never promoted.
     for port in ports[masters:]:
         _wait_until(_in_sync, built.client(port))
-    _wait_until(built._agreed)
+    _wait_until(built.agreed)
 
 
 def _replicates(client: redis.Redis, master_id: str) -> bool:
@@ -309,9 +323,14 @@ class Sentinel:
                 return self._primary_seen_by(watcher)
         raise LookupError("no sentinel answers")
 
-    def failover(self) -> None:
-        """Ask a sentinel to make a replica the primary; return while it does."""
-        _ask(self._awake()[0].port, "SENTINEL", "FAILOVER", self.service)
+    def failover(self, *, coordinated: bool = False) -> None:
+        """Ask a sentinel to make a replica the primary; return while it does.
+
+        The old primary goes on taking writes, which are lost, until the sentinels have seen to it:
+        10 s. A `coordinated` one, of Valkey alone, hands over and takes none any more.
+        """
+        how = ["COORDINATED"] if coordinated else []
+        _ask(self._awake()[0].port, "SENTINEL", "FAILOVER", self.service, *how)
 
     def kill_primary(self) -> Server:
         """Kill the primary (SIGKILL); return it, so that a test can start it again."""
@@ -323,6 +342,10 @@ class Sentinel:
         """Return the new primary's port when all sentinels name it and it takes writes."""
         _wait_until(self._has_moved, other_than)
         return self.primary_port()
+
+    def wait_for_replica(self, port: int) -> None:
+        """Return when that node takes no writes any more."""
+        _wait_until(lambda: _ask(port, "ROLE")[0] == "slave")
 
     def _has_moved(self, old_port: int) -> bool:
         seen = {self._primary_seen_by(watcher) for watcher in self._awake()}
@@ -466,9 +489,10 @@ def free_port() -> int:
             return port
 
 
-def _client(port: int, timeout: float = 10) -> redis.Redis:
+def _client(port: int, timeout: float = 10, host: str = HOST) -> redis.Redis:
     """Return a client that fails at once, instead of trying again for seconds."""
     return redis.Redis(
+        host=host,
         port=port,
         protocol=3,
         decode_responses=True,

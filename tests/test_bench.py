@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from bench import (
     frameworks,
     gateways,
     memory,
+    observing,
     redis_bytes,
     redis_libraries,
     redis_rates,
@@ -32,6 +34,7 @@ from bench.libraries import LIMEN, LIMITS, PEERS, PYRATE, THROTTLED, Instance, Q
 from bench.redis_libraries import HIT, HIT_AND_STATS, ONE, THREE, TOKENS
 
 from limen import Limit, model
+from limen.observe.metrics import Metrics
 from limen.rules import parse
 from limen.server.envoy.question import decoded, understood
 from limen.server.faces import Gallery
@@ -415,6 +418,10 @@ def test_table_is_github_markdown() -> None:
     )
 
 
+def test_a_number_stands_right_also_below_zero() -> None:
+    assert "| --- | --: |" in report.table(["name", "cost"], [["a", "1 %"], ["b", "**-2 %**"]])
+
+
 def test_tables_replace_what_stood_between_the_markers(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(MARKED)
@@ -562,3 +569,107 @@ def test_an_application_that_does_not_tell_its_limits_is_an_error() -> None:
         silent = replace(each[0], tells=True)
         with pytest.raises(BenchError, match="did not answer as it should"):
             frameworks.added("Flask", "memory", [silent], runner, 1, 20)
+
+
+# observing
+
+SMALL = observing.Sizes(
+    pairs=2, memory_rounds=1, redis_rounds=1, redis_calls=128, service_rounds=1, service_s=0.1
+)
+
+
+@pytest.mark.parametrize(
+    ("watched_ns", "shown"),
+    [
+        (1_300.0, "**0.30 µs** | at most 0.3 µs | met minimum"),
+        (1_301.0, "**0.30 µs** | at most 0.3 µs | MISSED"),
+    ],
+)
+def test_observing_in_memory_is_judged_by_what_a_decision_costs_more(
+    watched_ns: float, shown: str
+) -> None:
+    without, watched = [memory.Times([each], [each]) for each in (1_000.0, watched_ns)]
+    row = observing.time_row("fixed_window", without, watched)
+    assert " | ".join(row.cells) == (
+        f"in memory, `fixed_window` | 1.00 µs | {watched_ns / 1e3:.2f} µs | {shown}"
+    )
+
+
+def test_what_observing_costs_is_the_median_of_differences_within_a_round() -> None:
+    # The machine was slow in the second round. Between the medians lies 0.5 µs.
+    without = memory.Times([1_000.0, 9_000.0, 1_600.0], [1_000.0, 9_000.0, 1_600.0])
+    watched = memory.Times([1_200.0, 9_200.0, 2_100.0], [1_200.0, 9_200.0, 2_100.0])
+    assert observing.time_row("fixed_window", without, watched).cost == "**0.20 µs**"
+    rates = observing.rate_row("on Redis", [100.0, 10.0, 40.0], [95.0, 9.5, 20.0])
+    assert rates.cost == "**5.0 %** (0.95x)"
+
+
+@pytest.mark.parametrize(
+    ("default", "shown"),
+    [
+        (91.0, "**9.0 %** (0.91x) | at most 10 % | met minimum"),
+        (89.9, "**10.1 %** (0.90x) | at most 10 % | MISSED"),
+        (102.0, "**-2.0 %** (1.02x) | at most 10 % | met minimum"),
+    ],
+)
+def test_observing_in_the_service_is_judged_beside_nothing_at_all(
+    default: float, shown: str
+) -> None:
+    blocks = {
+        name: [service.Block(rate, 1.0, 2.0, 1e6 / rate)] * 3
+        for name, rate in (
+            (observing.UNWATCHED, 100.0),
+            (observing.KEYLESS, 50.0),
+            (observing.DEFAULT, default),
+        )
+    }
+    judged, other = observing.service_rows(blocks)
+    assert shown in " | ".join(judged.cells)
+    assert other.verdict == "no target"
+    told = observing.observing_table([judged, other], blocks, SMALL)
+    assert "10000.0 µs of CPU on a request when nobody watches" in told
+
+
+@pytest.mark.parametrize("sizes", [observing.FULL, observing.QUICK])
+def test_windows_are_never_filled_by_observing(sizes: observing.Sizes) -> None:
+    asked = -(-sizes.redis_calls // len(redis_rates.KEYS)) * (sizes.redis_rounds + 1) * _TRIES
+    assert asked < redis_libraries.QUOTA.units
+    assert sizes.redis_calls % observing.TASKS == 0
+    assert (sizes.memory_rounds + 1) * _TRIES < memory.ROOMY.units
+
+
+def test_observing_is_measured_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    watching: list[Metrics] = []
+
+    class Listed(Metrics):
+        def __init__(self) -> None:
+            super().__init__()
+            watching.append(self)
+
+    monkeypatch.setattr(observing, "Metrics", Listed)
+    monkeypatch.setattr(observing, "_MEMORY_KEYS", KEYS)
+    said: list[str] = []
+    told = observing.measure_all(SMALL, said.append)
+    assert told.startswith("### Observing\n")
+    lines = [line for line in told.splitlines() if line.startswith("| ")]
+    assert len(lines) == 2 + len(observing.ALGORITHMS) + 1 + 2
+    assert all(line.startswith("observing: ") for line in said)
+    counted = [each.figures().decisions for each in watching]
+    # The blocks, and the one that warms up.
+    assert {"10000/3600s": [256, 0, 0, 0]} in counted
+    assert len(counted) == 4 * SMALL.pairs + 1
+    assert all(counted)
+
+
+def test_a_service_that_nobody_watches_counts_nothing(tmp_path: Path) -> None:
+    counted = {}
+    for name in (observing.UNWATCHED, observing.DEFAULT):
+        with observing._service(name, tmp_path, "memory://") as contender:
+            assert contender.block(0.3).per_second > 0
+            with urllib.request.urlopen(f"http://127.0.0.1:{contender.port}/metrics") as answer:
+                text = answer.read().decode()
+        counted[name] = re.findall(
+            r'^limen_decisions_total\{.*rule="rule-0".* ([1-9]\d*)', text, re.M
+        )
+    assert counted[observing.UNWATCHED] == []
+    assert len(counted[observing.DEFAULT]) == 1

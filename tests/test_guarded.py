@@ -21,6 +21,7 @@ from tests.conformance.stores import LIMITERS, Blocking, Threaded
 
 SECRET = "hunter2"
 SLOW_MACHINE_S = 5.0
+DEADLINE_S = 0.2
 NAMESPACE = "guarded"
 LIMIT = Limit(4, 86_400)
 OTHER = Limit(2, 3_600, algorithm="token_bucket")
@@ -85,6 +86,38 @@ def poison(admin: redis.Redis, *checks: Check) -> None:
 
 def heal(admin: redis.Redis) -> None:
     admin.flushall()
+
+
+def wait_for_the_store(limiter: Any) -> None:
+    end = time.monotonic() + SLOW_MACHINE_S
+    while limiter.peek("nobody", LIMIT).degraded:
+        assert time.monotonic() < end, "the store was not found again"
+        time.sleep(0.02)
+
+
+def let_it_work(limiter: Any, seconds: float) -> None:
+    """Sleep, and let a loop that only runs while it is called do what it has to."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        limiter.peek("nobody", LIMIT)
+        time.sleep(0.02)
+
+
+def used(limiter: Any, limit: Limit) -> int:
+    """Return how much the store has charged to the key."""
+    decision = limiter.peek("k", limit)
+    assert decision.source == "store"
+    return int(limit.capacity - decision.remaining)
+
+
+def settled(limiter: Any, limit: Limit) -> int:
+    """Return how much was charged in the store, when anything was."""
+    wait_for_the_store(limiter)
+    end = time.monotonic() + SLOW_MACHINE_S
+    while not (found := used(limiter, limit)):
+        assert time.monotonic() < end, "nothing was settled"
+        time.sleep(0.02)
+    return found
 
 
 def sources(decision: Any) -> list[str]:
@@ -157,6 +190,7 @@ class TestDeadStore:
         assert [decision.parts[0].allowed for decision in decisions] == [True, False, False]
         shut = (Check(LIMIT, "s", enforce=False, on_error="closed"), Check(OTHER, "s"))
         assert limiter.decide(*shut).allowed
+        assert limiter.peek("s", OTHER).remaining == 1
 
     def test_acquire_and_the_decorator_go_by_what_is_decided_here(
         self, open_limiter: Open, dead: str
@@ -343,6 +377,19 @@ class TestShare:
         limiter = open_limiter(dead, instances=4)
         assert limiter.check("k", Limit(10, "month")).remaining == 2
 
+    @pytest.mark.parametrize(
+        ("whole", "third"),
+        [
+            ("9/day min_interval 1h", "3/day min_interval 1h"),
+            ("9/day count_denied", "3/day count_denied"),
+            ("9/hour fixed_window from_first", "3/hour fixed_window from_first"),
+            ("9/s leaky_bucket burst 6 max_delay 2s", "3/s leaky_bucket burst 2 max_delay 2s"),
+        ],
+    )
+    def test_is_under_the_same_terms(self, whole: str, third: str) -> None:
+        for name in (None, "uploads"):
+            assert Limit.parse(whole).named(name).share(3) == Limit.parse(third).named(name)
+
     def test_of_slots(self, open_limiter: Open, dead: str) -> None:
         limiter = open_limiter(dead, instances=4)
         slots = [limiter.slot("k", Concurrency(10, lease=30)) for _ in range(4)]
@@ -449,6 +496,158 @@ class TestChanges:
                 limiter.reset("k", LIMIT)
         finally:
             valkey.restart()
+
+
+class TestDebts:
+    """What was admitted without the store is charged there when it is back."""
+
+    @pytest.fixture
+    def mortal(self) -> Iterator[servers.Server]:
+        with servers.process(servers.binaries()["valkey"]) as server:
+            yield server
+
+    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    def test_are_paid(self, open_limiter: Open, mortal: servers.Server, algorithm: str) -> None:
+        limit = Limit(10, 86_400, algorithm=algorithm)
+        limiter = open_limiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        limiter.ping()
+        mortal.kill()
+        decisions = [limiter.check("k", limit, cost=2) for _ in range(3)]
+        assert [(d.source, d.fault) for d in decisions] == [("local", "connection")] * 3
+        mortal.restart()
+        # The first connection had a call under way when it ended, which may have been charged.
+        assert 4 <= settled(limiter, limit) <= 6
+
+    def test_are_charged_once_and_for_what_is_left_of_them(
+        self, open_limiter: Open, mortal: servers.Server
+    ) -> None:
+        limit = Limit(10, 86_400)
+        limiter = open_limiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        limiter.ping()
+        mortal.kill()
+        limiter.check("k", limit)
+        refunded = limiter.check("k", limit, cost=3)
+        limiter.check("k", limit, cost=2)
+        assert limiter.refund(refunded)
+        mortal.restart()
+        assert 2 <= settled(limiter, limit) <= 3
+        let_it_work(limiter, 0.6)
+        assert 2 <= used(limiter, limit) <= 3
+
+    def test_of_an_answer_that_was_lost_are_none(
+        self, open_limiter: Open, mortal: servers.Server
+    ) -> None:
+        # It may have been charged there, and was counted here: not there again.
+        limit = Limit(10, 86_400)
+        limiter = open_limiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        limiter.ping()
+        mortal.pause()
+        decision = limiter.check("k", limit)
+        assert (decision.source, decision.fault) == ("local", "timeout")
+        mortal.resume()
+        wait_for_the_store(limiter)
+        let_it_work(limiter, 0.6)
+        assert used(limiter, limit) == 1
+
+    def test_of_a_period_that_is_over_are_forgotten(
+        self, open_limiter: Open, mortal: servers.Server
+    ) -> None:
+        limit = Limit(4, 1, algorithm="packed_window")
+        limiter = open_limiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        limiter.ping()
+        mortal.kill()
+        for _ in range(6):
+            limiter.check("k", limit)
+        time.sleep(1.1)
+        mortal.restart()
+        wait_for_the_store(limiter)
+        let_it_work(limiter, 0.4)
+        assert used(limiter, limit) == 0
+
+    def test_do_not_let_a_store_that_comes_and_goes_hand_out_a_limit_each_time(
+        self, open_limiter: Open
+    ) -> None:
+        limit = Limit(10, 86_400)
+        kept = ("--appendonly", "yes", "--appendfsync", "always")
+        with servers.process(servers.binaries()["valkey"], *kept) as mortal:
+            limiter = open_limiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+            limiter.ping()
+            admitted = 0
+            for _ in range(3):
+                mortal.kill()
+                admitted += sum(limiter.check("k", limit).allowed for _ in range(20))
+                mortal.restart()
+                settled(limiter, limit)
+                admitted += sum(limiter.check("k", limit).allowed for _ in range(20))
+        # One call was under way when the store died, and may have been charged there or not.
+        assert 10 <= admitted <= 11
+
+    def test_follow_what_a_decision_is_settled_to(
+        self, open_limiter: Open, mortal: servers.Server
+    ) -> None:
+        limit = Limit(1_000, 86_400)
+        limiter = open_limiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        limiter.ping()
+        mortal.kill()
+        limiter.check("other", limit)  # this one may have been under way
+        more, less = [limiter.check("k", limit, cost=10) for _ in range(2)]
+        assert limiter.settle(more, 400)
+        assert limiter.settle(less, 5)
+        mortal.restart()
+        wait_for_the_store(limiter)
+        end = time.monotonic() + SLOW_MACHINE_S
+        while used(limiter, limit) != 405:
+            assert time.monotonic() < end, f"{used(limiter, limit)} were charged"
+            time.sleep(0.02)
+
+    def test_of_what_was_reset_are_none(self, open_limiter: Open, mortal: servers.Server) -> None:
+        limit = Limit(10, 86_400)
+        limiter = open_limiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        limiter.ping()
+        mortal.kill()
+        for _ in range(5):
+            limiter.check("k", limit)
+        with pytest.raises(StoreError):
+            limiter.reset("k", limit)
+        mortal.restart()
+        wait_for_the_store(limiter)
+        let_it_work(limiter, 0.5)
+        assert used(limiter, limit) == 0
+
+    def test_of_two_subjects_are_each_ones_own(
+        self, open_limiter: Open, mortal: servers.Server
+    ) -> None:
+        limit = Limit(1_000, 86_400)
+        alice, bob = (Check(limit, "k", 5, subject=name) for name in ("alice", "bob"))
+        limiter = open_limiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        limiter.ping()
+        mortal.kill()
+        limiter.check("other", limit)  # this one may have been under way
+        for check in (alice, alice, bob):
+            limiter.decide(check)
+        mortal.restart()
+        wait_for_the_store(limiter)
+        let_it_work(limiter, 0.5)
+        remaining = [limiter.decide(each, charge=False).remaining for each in (alice, bob)]
+        assert remaining == [990, 995]
+
+    def test_of_slots_are_taken_over_when_they_are_renewed(
+        self, open_limiter: Open, mortal: servers.Server
+    ) -> None:
+        two = Concurrency(2, lease=30)
+        limiter = open_limiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        limiter.ping()
+        mortal.kill()
+        slot = limiter.slot("k", two)
+        assert slot.acquire().source == "local"
+        mortal.restart()
+        wait_for_the_store(limiter)
+        assert slot.renew()
+        other = limiter.slot("k", two)
+        decision = other.acquire()
+        assert (decision.source, decision.remaining) == ("store", 0)
+        assert slot.release()
+        assert limiter.slot("k", two).acquire().remaining == 0
 
 
 class TestLog:

@@ -32,7 +32,7 @@ from limen.model import ALGORITHMS
 from limen.testing import ManualClock
 from tests import servers
 from tests.conformance.stores import LIMITERS, Blocking, Threaded
-from tests.proxy import proxy
+from tests.faults.proxy import proxy
 
 DAY = 86_400
 SLOW_MACHINE_S = 5.0

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+_MINUTE_NS = 60 * 10**9
+
 
 class Clock(Protocol):
     """Tell the time, and wait."""
@@ -50,3 +52,23 @@ class SystemClock:
     async def sleep_async(self, seconds: float) -> None:
         """Suspend the calling task."""
         await asyncio.sleep(seconds)
+
+
+class SteadyClock(SystemClock):
+    """The wall clock, without the steps that it makes while somebody goes by this one.
+
+    Whoever has not looked for a minute gets the time as it is now.
+    """
+
+    __slots__ = ("_ahead_ns", "_looked_ns", "time_ns")
+
+    def __init__(self) -> None:
+        self._ahead_ns = self._looked_ns = 0
+        self.time_ns: Callable[[], int] = self._look
+
+    def _look(self) -> int:
+        now_ns = time.monotonic_ns()
+        if not self._looked_ns or now_ns - self._looked_ns > _MINUTE_NS:
+            self._ahead_ns = time.time_ns() - now_ns
+        self._looked_ns = now_ns
+        return now_ns + self._ahead_ns

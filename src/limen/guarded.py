@@ -2,23 +2,45 @@
 
 Each check says by `on_error` who stands in: `local` counts in this process, at this instance's
 share of the limit; `open` lets everybody pass, `closed` nobody. Knows no store and does no I/O.
+
+What was admitted here is owed to the store, and charged there when it is back. It stays counted
+here too: a store that comes and goes hands out no fresh share each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from msgspec import structs
 
-from limen.backends import Change, Correct, Fault, Release, Renew
+from limen import fork
+from limen.backends import Change, Correct, Fault, Release, Reset
 from limen.backends.memory import MemoryBackend
 from limen.backends.sampled import SampledLog
-from limen.clock import SystemClock
+from limen.clock import SteadyClock
 from limen.errors import StoreError
-from limen.model import UNCHARGED, Check, Concurrency, Limit, OnError, Reading, Source
+from limen.keys import memory_key
+from limen.model import (
+    MAX_COST,
+    UNCHARGED,
+    Check,
+    Concurrency,
+    Limit,
+    OnError,
+    Reading,
+    Receipt,
+    Source,
+    receipt_ids,
+)
 
-_MAX_LOCAL_KEYS = 100_000
+_MAX_LOCAL_KEYS = 60_000
+_MAX_OWED = 20_000
+"""Of how many keys it is remembered what they owe. The others are let off."""
+_LONGEST_OWED = 1_024
+_LOST_S = 5.0
+"""After which one who pays is taken for lost, with its loop or its thread."""
 _CLOSED_RETRY_US = 1_000_000
 
 
@@ -29,8 +51,23 @@ class Guard:
         self._on_error = on_error
         self.instances = instances
         """Among how many processes a limit is shared while the store is away."""
-        self._local = MemoryBackend(SystemClock(), _MAX_LOCAL_KEYS)
+        self._local = MemoryBackend(SteadyClock(), _MAX_LOCAL_KEYS)
         self._log = SampledLog()
+        self.after_fork()
+        fork.watch(self)
+
+    def after_fork(self) -> None:
+        """Leave the other process its debts."""
+        self._lock = threading.Lock()
+        self._owed: dict[tuple[str, str | None], Check] = {}
+        """What was charged here and nowhere else: a check at the cost of all of it."""
+        self._paying_until = float("-inf")
+        self._ids = receipt_ids()
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """How many keys were counted here, and how many owe something to the store."""
+        return {"local": len(self._local), "owed": len(self._owed)}
 
     def decide(
         self, fault: Fault, checks: Sequence[Check], charge: bool, holder: str
@@ -48,7 +85,88 @@ class Guard:
                 readings.append(next(counted))
             else:
                 readings.append(_open(check) if source == "open" else _CLOSED)
+        if local and charge and not fault.may_have_run:
+            self._owe(checks, readings, sources)
         return readings, sources
+
+    def should_pay(self, now: float) -> bool:
+        """Return whether the caller is to have paid what is owed, in the background."""
+        if not self._owed:
+            return False
+        with self._lock:
+            if now < self._paying_until:
+                return False
+            self._paying_until = now + _LOST_S
+            return True
+
+    def keeps_paying(self, now: float) -> bool:
+        """Return whether anything is owed still. Who pays asks it again and again."""
+        with self._lock:
+            self._paying_until = now + _LOST_S if self._owed else float("-inf")
+            return bool(self._owed)
+
+    def debts(self) -> Iterator[Correct]:
+        """Take out what is owed now, one by one: what the store has to charge.
+
+        No more than is still counted here: what is older would burden a later period.
+        """
+        for _ in range(len(self._owed)):
+            with self._lock:
+                if not self._owed:
+                    return
+                check = self._owed.pop(next(iter(self._owed)))
+            units = min(check.cost, self._used(check))
+            if units > 0:
+                receipt = Receipt(f"{next(self._ids):016x}", ((_at(check, 0), 0),))
+                yield Correct(receipt, units)
+
+    def owe_again(self, debt: Correct, fault: Fault) -> None:
+        """Take note that a debt was not paid; unless that is not certain."""
+        if not fault.may_have_run:
+            for check, _ in debt.receipt.charges:
+                self._add(_at(check, debt.actual_cost))
+
+    def _owe(
+        self, checks: Sequence[Check], readings: Sequence[Reading], sources: Sequence[Source]
+    ) -> None:
+        for check, reading, source in zip(checks, readings, sources, strict=True):
+            if source == "local" and reading[5] != UNCHARGED:
+                self._add(check)
+
+    def _add(self, check: Check) -> None:
+        key = _place(check)
+        with self._lock:
+            known = self._owed.get(key)
+            if known is not None:
+                check = _at(check, min(known.cost + check.cost, MAX_COST))
+            elif len(self._owed) >= _MAX_OWED or len(check.key) > _LONGEST_OWED:
+                return
+            self._owed[key] = check
+
+    def _let_off(self, check: Check, units: int) -> None:
+        """Owe so many units less."""
+        key = _place(check)
+        with self._lock:
+            known = self._owed.get(key)
+            if known is not None and known.cost > units:
+                self._owed[key] = _at(known, known.cost - units)
+            else:
+                self._owed.pop(key, None)
+
+    def _amend(self, change: Correct) -> None:
+        """Owe what a correction has made of a charge."""
+        for check, _ in change.receipt.charges:
+            more = change.actual_cost - check.cost
+            if more > 0:
+                self._add(_at(check, more))
+            else:
+                self._let_off(check, -more)
+
+    def _used(self, check: Check) -> int:
+        """Return how much of its share a key has used."""
+        share = self._share(_at(check, 0))
+        [reading] = self._local.run_all((share,), False)
+        return share.limit.capacity - reading[1] if isinstance(share.limit, Limit) else 0
 
     def change(self, change: Change) -> bool | None:
         """Carry out a change of what is counted here; None when it is the store's to change."""
@@ -58,12 +176,18 @@ class Guard:
                 return None
             shares = [(self._share(check), stamp_us) for check, stamp_us in receipt.charges]
             receipt = structs.replace(receipt, charges=tuple(shares))
-            return self._local.change(structs.replace(change, receipt=receipt))
-        if isinstance(change, Renew | Release):
-            # A slot does not tell who granted it.
-            local = structs.replace(change, check=self._share(change.check))
-            return self._local.change(local) or None
-        return None
+            changed = self._local.change(structs.replace(change, receipt=receipt))
+            if changed:
+                self._amend(change)
+            return changed
+        if isinstance(change, Reset):
+            for check in change.checks:
+                self._let_off(check, MAX_COST)
+            self._local.change(Reset(tuple([self._share(check) for check in change.checks])))
+            return None
+        # A slot does not tell who granted it.
+        local = structs.replace(change, check=self._share(change.check))
+        return self._local.change(local) or None
 
     def give_up(self, fault: Fault, change: Change) -> bool:
         """Bear that a change was not carried out. Where nobody could bear that, raise."""
@@ -81,6 +205,15 @@ class Guard:
         if self.instances == 1:
             return check
         return structs.replace(check, limit=_share_of(check.limit, self.instances))
+
+
+def _place(check: Check) -> tuple[str, str | None]:
+    """Return where a check is counted: in the store, the subject has a say."""
+    return memory_key(check), check.subject
+
+
+def _at(check: Check, cost: int) -> Check:
+    return structs.replace(check, cost=cost)
 
 
 @lru_cache(maxsize=4_096)

@@ -99,6 +99,15 @@ def test_leaky_bucket_starts_at_most_its_rate_and_one_request(data: st.DataObjec
         assert before < (width_us + 1) * rate(found)
 
 
+@given(data=st.data())
+def test_leaky_bucket_lets_nobody_wait_longer_than_max_delay(data: st.DataObject) -> None:
+    found, trace = data.draw(histories("leaky_bucket"))
+    world = fresh(found[0])
+    for step in trace:
+        limit = found[step.limit % len(found)]
+        assert world.ask(step, limit)[4] <= limit.max_delay_us
+
+
 def test_fixed_window_reaches_twice_its_quota_at_a_boundary() -> None:
     limit = Limit.parse("10/10s fixed_window")
     world = fresh(limit)

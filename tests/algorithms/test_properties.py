@@ -341,6 +341,27 @@ def test_sliding_counter_agrees_with_exact_fractions(data: st.DataObject) -> Non
         assert remaining == max(int((limit.quota - seen) // 1), 0)
 
 
+@given(used=st.integers(1, 10**9), age_us=st.integers(0, 2_591_999_999_999), data=st.data())
+def test_sliding_counter_of_a_huge_quota_errs_by_a_tick_and_to_the_strict_side(
+    used: int, age_us: int, data: st.DataObject
+) -> None:
+    limit = Limit(10**9, 2_592_000, algorithm="sliding_counter")
+    assert limit.tick_us > 1
+    world = fresh(limit)
+    world.true_us -= world.true_us % limit.period_us
+    world.ask(Step(0, 0, used, 0), limit)
+    world.true_us += limit.period_us + age_us
+    remaining = world.peek(limit, 0)[1]
+    exact = limit.quota - used * Fraction(limit.period_us - age_us, limit.period_us)
+    assert exact - used * Fraction(limit.tick_us, limit.period_us) - 1 < remaining <= exact
+    cost = data.draw(st.integers(1, limit.quota))
+    allowed, _, retry_us, *_ = world.peek(limit, cost)
+    assert allowed == (cost <= remaining)
+    if not allowed:
+        assert world.peek(limit, cost, retry_us)[0]
+        assert not world.peek(limit, cost, retry_us - 1)[0]
+
+
 @every_algorithm
 def test_what_was_used_stays_used_when_the_quota_changes(algorithm: str) -> None:
     small, large = (Limit(quota, 60, algorithm=algorithm) for quota in (100, 1_000))

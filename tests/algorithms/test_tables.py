@@ -93,6 +93,12 @@ TABLES: dict[str, list[tuple[float, int, bool, int, float]]] = {
         (0.4, 1, False, 0, 0.1),
         (0.5, 1, True, 0, 0),
     ],
+    "3/day packed_window": [
+        (0, 1, True, 2, 0),
+        (36_000, 1, True, 1, 0),
+        (72_000, 1, True, 0, 0),
+        (75_600, 2, False, 0, 46_800),  # when the second has left: the low 32 bits would not tell
+    ],
 }
 TABLES["3/10s packed_window"] = TABLES["3/10s rolling_window"]
 
@@ -117,6 +123,17 @@ def test_counted_refusals_keep_no_more_stamps_than_the_quota(algorithm: str) -> 
     for second in range(1_000):
         state.decide(limit, second * 1_000_000, 2, True)
         assert state.count <= 5  # type: ignore[attr-defined]  # only exact windows have one
+
+
+@pytest.mark.parametrize("algorithm", ["packed_window", "rolling_window"])
+def test_a_refund_of_what_has_left_the_window_gives_nothing(algorithm: str) -> None:
+    limit = Limit(3, 10, algorithm=algorithm)
+    state = STATES[limit.algorithm](limit)
+    for second in (0, 6):
+        assert state.decide(limit, second * 1_000_000, 1, True)[0]
+    # The first has left, though nothing has come since to drop it.
+    assert state.refund(10_000_000, 1, 0) == 0
+    assert state.refund(10_000_000, 1, 6_000_000) == 1
 
 
 def test_leaky_bucket_gives_each_its_turn() -> None:
@@ -175,6 +192,21 @@ class TestConcurrency:
         state = Leases(self.limit)
         for _ in range(3):
             assert state.decide(self.limit, 0, "a", True)[1] == 1
+        assert state.decide(self.limit, 0, "b", True)[1] == 0
+        assert state.decide(self.limit, 0, "a", True)[:2] == (True, 0)
+
+    def test_who_comes_too_late_renews_nothing(self) -> None:
+        state = Leases(self.limit)
+        state.decide(self.limit, 0, "a", True)
+        assert not state.renew(self.limit, 10_000_000, "a")
+
+    def test_a_clock_that_stepped_back_lets_nobody_hold_for_longer_than_a_lease(self) -> None:
+        state = Leases(self.limit)
+        for holder in "ab":
+            state.decide(self.limit, 3_600_000_000, holder, True)
+        refused = state.decide(self.limit, 5, "c", True)
+        assert refused[:3] == (False, 0, 10_000_000)
+        assert state.decide(self.limit, 10_000_005, "c", True)[0]
 
     def test_fewer_slots_let_the_holders_finish(self) -> None:
         state = Leases(self.limit)

@@ -123,22 +123,56 @@ class TestRedirections:
         assert (again.address, again.asking, again.in_full) == (("target", 1), True, True)
 
     def test_a_host_that_is_left_out_is_that_of_who_says_so(self) -> None:
-        router = Router(Target("cluster", (("seed", 1),), "here", {}))
+        router = Router(Target("cluster", (("seed", 1),), "here", {}), 0.05)
         request = Request(["k"], b"", 2, 7)
         moved = router.follow(request, Again(("", 6380)), ("10.0.0.9", 6379))
         assert moved.address == ("10.0.0.9", 6380)
         assert router.address(request) == ("10.0.0.9", 6380)
 
+    def test_a_node_is_probed_where_it_decides_be_it_a_single_slot(self) -> None:
+        router = Router(Target("cluster", (("seed", 1),), "here", {}), 0.05)
+        packer = Packer("limen", clustered=True)
+        owners: list[tuple[str, int] | None] = [("big", 1)] * 16_384
+        owners[777] = ("small", 2)
+        router.learn(owners)
+        probe = router.probe(packer, ("small", 2), charge=True)
+        assert probe is not None
+        assert probe.slot == 777
+        router.learn([("big", 1)] * 16_384)
+        assert router.probe(packer, ("small", 2), charge=True) is None, (
+            "it has nothing left to decide"
+        )
+
+    def test_who_is_left_alone_is_asked_last_for_the_shape(self) -> None:
+        router = Router(Target("cluster", (("dead", 1), ("well", 2)), "here", {}), 0.05)
+        for _ in range(5):
+            router.breaker(("dead", 1)).failed(0.0, Fault("timeout", "here: silent"))
+        assert {router.candidates()[-1] for _ in range(20)} == {("dead", 1)}
+
     def test_one_that_looks_up_the_shape_for_too_long_is_taken_for_lost(self) -> None:
-        router = Router(Target("cluster", (("seed", 1),), "here", {}))
+        router = Router(Target("cluster", (("seed", 1),), "here", {}), 0.05)
         assert router.should_refresh(0.0)
         assert not router.should_refresh(1.0)
         assert router.should_refresh(3.0)
 
 
+class TestFaultsAcross:
+    def test_the_one_that_may_have_run_counts_for_all(self) -> None:
+        # Else what one node has charged would be charged again, as owed.
+        packer = Packer("limen", clustered=True)
+        checks = [Check(Limit(10, 60), key) for key in ("a", "b", "c")]
+        steps = across.decide(packer, checks, True, "", "id")
+        next(steps)
+        silent = Fault("timeout", "here: silent")
+        alone = Fault("connection", "here: left alone", unsent=True)
+        with pytest.raises(StopIteration) as done:
+            steps.send([alone, silent, alone])
+        assert done.value.value == silent
+
+
 class TestGreeting:
     def test_gives_the_script_to_who_does_not_have_it(self) -> None:
-        greeting = greet(must_lead=False)
+        greeting = greet(must_lead=False, is_new=False)
         assert next(greeting)[:2] == ("SCRIPT", "EXISTS")
         assert greeting.send([0])[:2] == ("SCRIPT", "LOAD")
         with pytest.raises(StopIteration):
@@ -146,22 +180,50 @@ class TestGreeting:
 
     def test_is_short_with_who_has_it_and_with_who_forbids_it(self) -> None:
         for reply in ([1], ServerError("NOPERM not for you")):
-            greeting = greet(must_lead=False)
+            greeting = greet(must_lead=False, is_new=False)
             next(greeting)
             with pytest.raises(StopIteration):
                 greeting.send(reply)
 
     def test_refuses_a_replica_where_the_primary_is_wanted(self) -> None:
-        greeting = greet(must_lead=True)
+        greeting = greet(must_lead=True, is_new=False)
         assert next(greeting) == ("ROLE",)
         with pytest.raises(ServerError, match="READONLY"):
             greeting.send([b"slave", b"host", 1, b"connected", 2])
 
     def test_passes_trouble_on(self) -> None:
-        greeting = greet(must_lead=False)
+        greeting = greet(must_lead=False, is_new=False)
         next(greeting)
         with pytest.raises(ServerError, match="LOADING"):
             greeting.send(ServerError("LOADING"))
+
+    @pytest.mark.parametrize(
+        ("maxmemory", "policy", "is_warned"),
+        [
+            ("1000000", "allkeys-lru", True),
+            ("1000000", "volatile-ttl", True),
+            ("1000000", "noeviction", False),
+            ("0", "allkeys-lru", False),
+        ],
+    )
+    def test_warns_of_a_new_server_that_forgets_limits_when_it_is_full(
+        self, maxmemory: str, policy: str, is_warned: bool
+    ) -> None:
+        greeting = greet(must_lead=False, is_new=True)
+        next(greeting)
+        assert greeting.send([1]) == ("INFO", "memory")
+        info = f"# Memory\r\nmaxmemory:{maxmemory}\r\nmaxmemory_policy:{policy}\r\n"
+        with pytest.raises(StopIteration) as done:
+            greeting.send(info.encode())
+        assert (f"maxmemory-policy {policy}" in done.value.value) is is_warned
+
+    def test_asks_no_further_where_it_may_not_look(self) -> None:
+        greeting = greet(must_lead=False, is_new=True)
+        next(greeting)
+        greeting.send([1])
+        with pytest.raises(StopIteration) as done:
+            greeting.send(ServerError("NOPERM not for you"))
+        assert done.value.value == ""
 
 
 class TestFinding:
@@ -195,6 +257,12 @@ class TestFinding:
         assert done.value.value == ("10.0.0.1", 6379)
 
 
+# Allowed or not, what is left, and where the charge lies: a slot has no such place.
+ADMITS = bytes.fromhex("01 01 00000004" + "00" * 24 + "0000000000000007")
+HOLDS = bytes.fromhex("01 01 00000001" + "00" * 24 + "ff" * 8)
+REFUSES = bytes.fromhex("01 00 00000000" + "00" * 24 + "ff" * 8)
+
+
 class TestAcross:
     """Requests that span slots: what is sent, in which order, when things go wrong."""
 
@@ -209,12 +277,29 @@ class TestAcross:
         held = Release(Check(Concurrency(1, lease=1), "a"), "holder")
         assert len(next(across.change(self.packer, held)).requests) == 1
 
+    def test_a_peek_reserves_nothing_and_has_nothing_to_give_back(self) -> None:
+        steps = across.decide(self.packer, self.checks, False, "", "1")
+        peeked = next(steps)
+        assert not peeked.reserves
+        alone = [self.packer.checks([check], False, "") for check in self.checks]
+        assert peeked.requests == alone
+        with pytest.raises(StopIteration) as done:
+            steps.send([ADMITS, REFUSES])
+        assert [reading[0] for reading in done.value.value] == [True, False]
+
+    def test_a_slot_is_released_when_another_node_refuses(self) -> None:
+        slot = Check(Concurrency(2, lease=30), "a")
+        steps = across.decide(self.packer, (slot, self.checks[1]), True, "me", "1")
+        next(steps)
+        undo = steps.send([HOLDS, REFUSES])
+        assert undo.undoes == 1
+        assert undo.requests[0] == self.packer.change(Release(slot, "me"))
+
     def test_after_a_fault_what_was_reserved_is_given_back_behind(self) -> None:
         steps = across.decide(self.packer, self.checks, True, "", "1")
         reserved = next(steps)
-        admitted = bytes.fromhex("01 01 00000004" + "00" * 24 + "0000000000000007")
         fault = Fault("timeout", "no answer")
-        undo = steps.send([admitted, fault])
+        undo = steps.send([ADMITS, fault])
         assert undo.undoes
         assert undo.behind
         assert [request.slot for request in undo.requests] == [reserved.requests[0].slot]

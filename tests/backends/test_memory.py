@@ -117,6 +117,19 @@ def test_a_state_in_use_is_not_forgotten(clock: ManualClock) -> None:
     assert not limiter.check("busy", "100/10s", cost=2).allowed
 
 
+def test_a_state_that_was_used_since_is_not_forgotten_when_its_first_use_is(
+    clock: ManualClock,
+) -> None:
+    limiter = Limiter(clock=clock)
+    limiter.check("k", "5/10s")
+    clock.advance(9)
+    limiter.check("k", "5/10s", cost=4)
+    clock.advance(1.1)
+    for number in range(20):
+        limiter.check(f"other:{number}", "5/second")
+    assert limiter.peek("k", "5/10s").remaining == 1
+
+
 def test_peeks_and_refusals_leave_no_state_behind(clock: ManualClock) -> None:
     limiter = Limiter(clock=clock)
     limiter.peek("k", "5/second")
@@ -285,6 +298,25 @@ def test_an_upward_settle_is_charged_also_when_the_store_is_full(clock: ManualCl
     decisions = [limiter.check("k", "100/minute") for _ in range(10)]
     assert all(limiter.settle(decision, 10) for decision in decisions)
     assert limiter.peek("k", "100/minute").remaining == 0
+
+
+def test_an_upward_settle_is_charged_also_when_the_state_was_forgotten(clock: ManualClock) -> None:
+    limiter = Limiter(clock=clock)
+    decision = limiter.check("k", "100/second")
+    clock.advance(10)
+    limiter.check("other", "5/second")
+    assert states(limiter) == 1
+    assert limiter.settle(decision, 11)
+    assert limiter.peek("k", "100/second").remaining == 90
+
+
+def test_a_receipt_is_good_once_also_after_its_charge_has_grown(clock: ManualClock) -> None:
+    limiter = Limiter(clock=clock)
+    decision = limiter.check("k", "10/10s token_bucket")
+    assert limiter.settle(decision, 10)
+    clock.advance(5)
+    assert not limiter.settle(decision, 10)
+    assert limiter.peek("k", "10/10s token_bucket").remaining == 5
 
 
 def test_the_calendar_does_not_outgrow_the_store(clock: ManualClock) -> None:

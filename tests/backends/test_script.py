@@ -16,6 +16,7 @@ from limen.algorithms.concurrency import Leases
 from limen.backends import Correct, Release, Renew
 from limen.backends.memory import MemoryBackend
 from limen.backends.redis import script
+from limen.keys import marker_key
 from limen.model import UNCHARGED, Receipt
 from limen.testing import ManualClock
 from tests.backends.conftest import Store
@@ -51,6 +52,8 @@ class Twins:
     steady: bool = False
     """Whether requests come evenly, so that a window is full, and moves on one by one."""
     charged: list[tuple[Check, int]] = field(default_factory=list)
+    retry_us: int = 0
+    """After how long the last one who was refused was told to come back."""
 
     def __post_init__(self) -> None:
         self.limit = self.limits[0]
@@ -74,7 +77,8 @@ class Twins:
             store.now_us += chance.randrange(2 * period_us // self.limit.quota + 1)
         else:
             parts = [chance.randrange(period_us // 10 + 1), chance.randrange(2 * period_us)]
-            store.now_us += chance.choice([0, 0, 1, *parts, period_us])
+            told = [self.retry_us, max(self.retry_us - 1, 0)]
+            store.now_us += chance.choice([0, 0, 1, *parts, period_us, *told])
             if chance.random() < 0.1 and store.now_us > EARLIEST_US:
                 store.now_us -= chance.randrange(3 * period_us)
         if self.state.expires_us - self.state.offset_us <= store.now_us:
@@ -91,7 +95,10 @@ class Twins:
             self.limit = self.chance.choice(self.limits)
         verb = self.chance.choice(["decide"] * 6 + ["peek", "refund", "settle"])
         getattr(self, verb)()
-        key = script.pack_checks("limen", [self.check()], False)[0][0]
+        self.assert_ends()
+
+    def assert_ends(self, key: str = "") -> None:
+        key = key or script.pack_checks("limen", [self.check()], False)[0][0]
         assert self.store.client.pttl(key) != -1, "every key has a TTL"
 
     def decide(self, charge: bool = True) -> None:
@@ -102,6 +109,7 @@ class Twins:
         check = self.check(cost)
         expected = self.state.decide(self.limit, self.store.now_us, cost, charge)
         assert self.store.decide(check, charge=charge) == (expected,)
+        self.retry_us = max(expected[2], 0)
         if expected[5] != UNCHARGED:
             self.charged.append((check, expected[5]))
             left_us = self.state.expires_us - self.state.offset_us - self.store.now_us
@@ -133,6 +141,8 @@ class Twins:
             expected = self.state.refund(self.store.now_us, -more, charge[1]) > 0
         receipt = Receipt(f"{self.chance.getrandbits(63):016x}", ((check, charge[1]),))
         assert self.store.change(Correct(receipt, actual_cost)) == expected
+        [key], _ = script.pack_checks("limen", [check], False)
+        self.assert_ends(marker_key(key, receipt.id))
         if more > 0:
             # A debit of nothing is no change to the pure form, and none that matters to a store.
             assert not self.store.change(Correct(receipt, actual_cost))
@@ -200,12 +210,14 @@ def test_the_script_and_the_pure_form_agree_on_slots(store: Store) -> None:
             if verb == "take":
                 expected = twins.state.decide(twins.limit, store.now_us, holder, True)
                 assert store.decide(check, holder=holder) == (expected,)
+                twins.retry_us = expected[2]
             elif verb == "renew":
                 renewed = twins.state.renew(twins.limit, store.now_us, holder)
                 assert store.change(Renew(check, holder)) == renewed
             else:
                 released = twins.state.release(store.now_us, holder)
                 assert store.change(Release(check, holder)) == released
+            twins.assert_ends()
             done += 1
 
 
@@ -219,6 +231,66 @@ def test_a_refund_that_finds_nothing_leaves_the_window_before_as_it_was(store: S
     # The clock steps back to where the one unit was used.
     store.now_us -= SECOND_US
     assert not store.decide(check)[0][0]
+
+
+def test_months_begin_alike_for_centuries(store: Store) -> None:
+    chance, limit = random.Random(2_100), Limit(1, "month")
+    for number in range(500):
+        # To the middle of the year 2255: what is later passes 2**53.
+        store.now_us = chance.randrange(10**15, 9 * 10**15)
+        expected = STATES["fixed_window"](limit).decide(limit, store.now_us, 1, True)
+        assert store.decide(Check(limit, f"century:{number}")) == (expected,)
+
+
+def test_a_huge_quota_over_a_long_period_is_counted_in_ticks_alike(store: Store) -> None:
+    chance, limit = random.Random(10**9), Limit(10**9, 2_592_000, algorithm="sliding_counter")
+    assert limit.tick_us > 1
+    state = STATES["sliding_counter"](limit)
+    for _ in range(500):
+        store.now_us += chance.randrange(limit.period_us // 3)
+        cost = chance.randrange(limit.quota // 2)
+        expected = state.decide(limit, store.now_us, cost, True)
+        assert store.decide(Check(limit, "ticks", cost)) == (expected,)
+
+
+def test_products_of_a_huge_quota_lose_no_digit(store: Store) -> None:
+    chance, limit = random.Random(53), Limit(10**9, 2_592_000, algorithm="sliding_counter")
+    period = -(-limit.period_us // limit.tick_us)
+    start_us = store.now_us - store.now_us % limit.period_us
+    for number in range(100):
+        # Such that previous * left is one more than a multiple of the period, and so rounded up.
+        previous = 30 * chance.randrange(limit.quota // 60, limit.quota // 30) + 1
+        left = pow(previous, -1, period)
+        state, key = STATES["sliding_counter"](limit), f"products:{number}"
+        for now_us, cost in [
+            (start_us, previous),
+            (start_us + 2 * limit.period_us - left * limit.tick_us, 0),
+        ]:
+            store.now_us = now_us
+            expected = state.decide(limit, now_us, cost, True)
+            assert store.decide(Check(limit, key, cost)) == (expected,)
+
+
+def test_what_was_used_under_a_huge_quota_is_countable_under_a_tiny_one(store: Store) -> None:
+    huge, tiny = (Limit(quota, 3_650 * 86_400, burst=quota) for quota in (90_000_000, 5))
+    state = STATES["token_bucket"](huge)
+    for limit, cost in [(huge, huge.quota), (tiny, 1), (huge, 1)]:
+        expected = state.decide(limit, store.now_us, cost, True)
+        assert store.decide(Check(limit, "shrunk", cost)) == (expected,)
+        store.now_us += SECOND_US
+
+
+@pytest.mark.parametrize("algorithm", EXACT_WINDOWS)
+def test_a_stamp_leaves_when_it_is_a_period_old_and_takes_no_other_along(
+    store: Store, algorithm: str
+) -> None:
+    limit = Limit(2, 60, algorithm=algorithm)
+    check = Check(limit, f"leaves:{algorithm}")
+    admitted = []
+    for step_us in (0, 1, 60 * SECOND_US - 2, 1, 0, 1):
+        store.now_us += step_us
+        admitted.append(store.decide(check)[0][0])
+    assert admitted == [True, True, False, True, False, True]
 
 
 @pytest.mark.parametrize("algorithm", EXACT_WINDOWS)

@@ -44,11 +44,14 @@ def test_a_poisoned_key_faults_its_own_request_and_is_kept(store: Store) -> None
     assert store.client.lrange(poisoned, 0, -1) == [b"not ours"]
 
 
-def test_a_poisoned_key_among_several_leaves_the_others_uncharged(store: Store) -> None:
-    good, bad = Check(Limit(2, 60), "both"), Check(Limit(2, 60, name="bad"), "both")
-    store.client.rpush(script.pack_checks("limen", [bad], True)[0][0], "not ours")
+@pytest.mark.parametrize("first", ["good", "bad"])
+def test_a_poisoned_key_among_several_leaves_the_others_uncharged(store: Store, first: str) -> None:
+    good, bad = Check(Limit(2, 60), f"both:{first}"), Check(Limit(2, 60, name="bad"), "both")
+    store.client.delete(poisoned := script.pack_checks("limen", [bad], True)[0][0])
+    store.client.rpush(poisoned, "not ours")
+    both = [good, bad] if first == "good" else [bad, good]
     faulted, behind = store.send(
-        script.pack_checks("limen", [good, bad], True), script.pack_checks("limen", [good], True)
+        script.pack_checks("limen", both, True), script.pack_checks("limen", [good], True)
     )
     assert faulted[0] == 0
     assert script.readings(behind)[0][1] == 1

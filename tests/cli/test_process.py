@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -175,7 +176,7 @@ def test_a_question_on_a_real_terminal(
         stdout=secondary,
         stderr=secondary,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=_take_terminal,
     ) as running:
         os.close(secondary)
         seen, wait_s = b"", 0.3
@@ -198,6 +199,12 @@ def test_a_question_on_a_real_terminal(
     assert b"Let this hold from now on? [y/N]" in seen
     assert said in seen
     assert b"Traceback" not in seen
+
+
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    # A shell that runs the tests behind itself has them, and whom they start, ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _read(terminal: int) -> bytes:

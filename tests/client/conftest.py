@@ -14,7 +14,7 @@ import pytest
 from limen import AsyncClient, Client
 from tests.client.drivers import Blocking, Threaded
 from tests.client.services import Served, served
-from tests.proxy import Proxy, proxy
+from tests.faults.proxy import Proxy, proxy
 
 Connect = Callable[..., Threaded]
 

@@ -338,7 +338,7 @@ def test_usage_tells_where_somebody_stands(service: Asker) -> None:
 
 
 def test_looking_is_not_counted_as_a_decision(service: Asker) -> None:
-    counts = service.service.counts
+    counts = service.service.watch
     before = counts.allowed + counts.refused
     service.usage(user="42", path="/search")
     service.check({"path": "/search", "user": "42"}, peek=True)
@@ -550,7 +550,7 @@ def test_without_the_store_the_answer_says_who_decided(fragile: tuple[Asker, Ser
 
     said = service.check({"path": "/open", "user": "7"})
     assert (said.allowed, said.source, said.receipt) == (True, "open", None)
-    assert service.service.counts.degraded == 3
+    assert service.service.watch.degraded == 3
 
     health = service.ask("GET", "/readyz")
     assert health.status == 200

@@ -13,8 +13,8 @@ from limen import AsyncLimiter, wire
 from limen.engine import AsyncEngine
 from limen.http import answer_of_verdict, raw_headers
 from limen.rules import RuleSet, parse_text
-from limen.server.counts import Counts
 from limen.server.decisions import Decisions
+from limen.server.insight.watch import Watch
 from limen.server.memo import Memo
 from limen.server.receipts import Receipts
 from limen.testing import ManualClock
@@ -57,7 +57,7 @@ class Asker:
         self.clock = ManualClock()
         self.limiter = AsyncLimiter(clock=self.clock)
         self.engine = AsyncEngine(rules, self.limiter, clock=self.clock)
-        self.decisions = Decisions(self.engine, self.limiter, Receipts(32 * "s", "p"), Counts())
+        self.decisions = Decisions(self.engine, self.limiter, Receipts(32 * "s", "p"), Watch())
         self.decisions._memo = Memo(most, 512)
 
     def ask(self, **attributes: str) -> wire.Verdict:

@@ -142,6 +142,8 @@ def test_only_secrets_and_addresses_are_taken_from_files() -> None:
         "LIMEN_AUTH__ADMIN_TOKEN_FILE",
         "LIMEN_AUTH__CHECK_TOKEN_FILE",
         "LIMEN_AUTH__SECRET_FILE",
+        "LIMEN_ALERTS__WEBHOOK_FILE",
+        "LIMEN_ALERTS__WEBHOOK_SECRET_FILE",
     ]
 
 
@@ -715,3 +717,21 @@ def _of_group(field: Field) -> str:
 def test_the_file_on_the_page_can_be_used() -> None:
     [block] = [b for b in blocks_of(ROOT / "docs" / "settings.md") if b.language == "toml"]
     assert said(block.text).workers == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ({"insight.log": "not-there/log"}, "expected a file in a folder that is there"),
+        ({"alerts.webhook": "http://127.0.0.1/x"}, "(alerts.webhook_private = true)"),
+        ({"alerts.key_share": 7}, "expected a share from 0 to 1, such as 0.5, got 7"),
+        ({"alerts.store_latency": 2}, "expected seconds from 0 to 1, such as 0.02, got 2"),
+    ],
+)
+def test_what_cannot_be_watched_is_told_before_anything_starts(
+    flags: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read(flags, {})
+    assert line in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1

@@ -21,7 +21,7 @@ import redis
 
 from limen import AsyncLimiter, Check, Concurrency, Limit, Limiter
 from tests import servers
-from tests.proxy import proxy
+from tests.faults.proxy import proxy
 from tests.shared.load import WIDE, Tasks, Threads, Told
 
 SLOW_MACHINE_S = 5.0

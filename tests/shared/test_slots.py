@@ -13,7 +13,7 @@ import redis
 
 from limen import Concurrency, Limiter, RateLimitExceeded
 from tests import servers
-from tests.proxy import proxy
+from tests.faults.proxy import proxy
 from tests.shared.load import Crowd
 
 PATIENT_S = 10.0

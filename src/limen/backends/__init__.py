@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
+from limen.backends.histogram import Spread
 from limen.model import Check, Reading, Receipt
 
 __all__ = [
@@ -22,6 +23,8 @@ __all__ = [
     "Release",
     "Renew",
     "Reset",
+    "Shard",
+    "Vitals",
 ]
 
 FaultKind = Literal[
@@ -41,6 +44,9 @@ FaultKind = Literal[
 ]
 
 
+_MAY_HAVE_RUN = ("timeout", "connection", "tls", "protocol", "internal")
+
+
 class Fault(Struct, frozen=True):
     """Why a store could not answer a request. A value: what follows from it is for `guarded`."""
 
@@ -49,9 +55,46 @@ class Fault(Struct, frozen=True):
     """One line: which store, without its password, and what happened."""
     advice: str = ""
     """What to do about it; may be empty."""
+    unsent: bool = False
+    """Whether the request never left this process."""
+
+    @property
+    def may_have_run(self) -> bool:
+        """Whether the store may have carried it out all the same. Never ask again then."""
+        return self.kind in _MAY_HAVE_RUN and not self.unsent
 
     def __str__(self) -> str:
         return f"{self.message} ({self.advice})" if self.advice else self.message
+
+
+class Shard(Struct, frozen=True):
+    """How one server of the store is doing, as this process sees it."""
+
+    where: str
+    """Its address, without a password."""
+    state: Literal["closed", "open"]
+    """That of its circuit breaker: open means that it is left alone until it answers."""
+    opened: int
+    """How often that has happened."""
+    fault: str
+    """The kind of the last fault since all was well; empty without one."""
+    faults: dict[str, int]
+    """How many there were of each kind. `rights` and `tls` are faults of configuration."""
+    trips: Spread = Spread()
+    """How long it took to answer, in seconds, by the bounds `limen.backends.histogram.TRIP_S`."""
+    batches: Spread = Spread()
+    """How many decisions travelled together, by the bounds `limen.backends.histogram.BATCH`."""
+
+
+class Vitals(Struct, frozen=True):
+    """What a server of the store says of itself."""
+
+    memory: int
+    """Bytes in use."""
+    operations: float
+    """Commands a second, lately."""
+    ping_s: float
+    """How long it took to say so, in seconds."""
 
 
 class Correct(Struct, frozen=True):
@@ -88,6 +131,9 @@ Change = Correct | Renew | Release | Reset
 class Backend(Protocol):
     """Where the states are."""
 
+    lost_refunds: int
+    """How many reservations could not be given back, and stay charged for their period."""
+
     def run_all(
         self,
         checks: tuple[Check, ...],
@@ -111,6 +157,10 @@ class Backend(Protocol):
         """Connect, and see that decisions can be made there; return why not."""
         ...
 
+    def shards(self) -> tuple[Shard, ...]:
+        """Return how each server is doing; nothing when there is none."""
+        ...
+
     def close(self) -> None:
         """Let go of every connection."""
         ...
@@ -118,6 +168,9 @@ class Backend(Protocol):
 
 class AsyncBackend(Protocol):
     """The same for asyncio."""
+
+    lost_refunds: int
+    """How many reservations could not be given back, and stay charged for their period."""
 
     async def run_all(
         self,
@@ -135,6 +188,14 @@ class AsyncBackend(Protocol):
 
     async def ping(self) -> Fault | None:
         """Connect, and see that decisions can be made there; return why not."""
+        ...
+
+    def shards(self) -> tuple[Shard, ...]:
+        """Return how each server is doing; nothing when there is none."""
+        ...
+
+    async def vitals(self) -> dict[str, Vitals]:
+        """Return what each server that answers says of itself."""
         ...
 
     async def close(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from limen.algorithms import STATES, Leases
-from limen.backends import Change, Correct, Renew, Reset
+from limen.backends import Change, Correct, Renew, Reset, Shard, Vitals
 from limen.backends.expiring import Expiring
 from limen.clock import Clock
 from limen.errors import StoreError
@@ -41,6 +41,7 @@ class MemoryBackend:
     """Keeps states in this process. Safe to share between threads and tasks."""
 
     def __init__(self, clock: Clock, max_keys: int) -> None:
+        self.lost_refunds: int = 0
         self._time_ns = clock.time_ns
         lock = Lock()
         # Looked up here and not at every decision, of which that would be a twentieth.
@@ -135,6 +136,10 @@ class MemoryBackend:
 
     def ping(self) -> None:
         """Do nothing: it is always there."""
+
+    def shards(self) -> tuple[Shard, ...]:
+        """Return nothing: there is no server."""
+        return ()
 
     def close(self) -> None:
         """Do nothing: a store in this process needs no closing."""
@@ -250,6 +255,7 @@ class AsyncMemoryBackend:
     def __init__(self, memory: MemoryBackend) -> None:
         self.memory: MemoryBackend = memory
         """What it is the same as."""
+        self.lost_refunds: int = 0
 
     async def run_all(
         self,
@@ -267,6 +273,14 @@ class AsyncMemoryBackend:
 
     async def ping(self) -> None:
         """Do nothing: it is always there."""
+
+    def shards(self) -> tuple[Shard, ...]:
+        """Return nothing: there is no server."""
+        return ()
+
+    async def vitals(self) -> dict[str, Vitals]:
+        """Return nothing: there is no server."""
+        return {}
 
     async def close(self) -> None:
         """Do nothing: a store in this process needs no closing."""

@@ -71,11 +71,11 @@ def _tell(settings: Settings, started: Started) -> None:
     address, prepared = started.address, started.prepared
     workers = f", {settings.workers} workers" if settings.workers > 1 else ""
     draw.line(f"limen {__version__} serves at {address}{workers}", "bold green")
-    rows: list[tuple[str, str]] = []
+    rows = [("dashboard", f"{address}/")]
     if settings.checks_are_open and not settings.rules:
-        rows = [("try it", f"curl {address}/v1/check -d '{_QUESTION}'")]
+        rows += [("try it", f"curl {address}/v1/check -d '{_QUESTION}'")]
     elif not settings.checks_are_open:
-        rows = [("decisions", "need a token: limen token create --role check --name NAME")]
+        rows += [("decisions", "need a token: limen token create --role check --name NAME")]
     first = " (the starter rules)" if prepared.is_first else ""
     if started.grpc is not None:
         rows.append(("gRPC", f"{started.grpc}, for Envoy's rate limit filter"))
@@ -83,6 +83,7 @@ def _tell(settings: Settings, started: Started) -> None:
         ("rules", f"{settings.rules_place!r}{first}"),
         ("store", _store(settings)),
         ("API", f"{address}/docs"),
+        ("metrics", f"{address}/metrics"),
         ("admin token", _token(prepared.admin_token)),
     ]
     for name, value in rows:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
 from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 from limen import fork
-from limen.backends import AsyncBackend, Change, Fault, Release, Reset
+from limen.backends import AsyncBackend, Change, Fault, Release, Renew, Reset, Shard, Vitals
 from limen.backends.memory import AsyncMemoryBackend, MemoryBackend
 from limen.clock import Clock
 from limen.errors import ConfigurationError, RateLimitExceeded, StoreError
@@ -92,6 +95,7 @@ class AsyncLimiter:
     def after_fork(self) -> None:
         """Make anew what two processes must not share. Not for you to call."""
         self._ids = receipt_ids()
+        self._behind: set[asyncio.Task[None]] = set()
         self._lines: Lines[asyncio.Future[None]] = Lines()
 
     async def check(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
@@ -172,15 +176,38 @@ class AsyncLimiter:
     ) -> Decision:
         if isinstance(answer, Fault):
             readings, sources = self._guard.decide(answer, checks, charge, holder)
-            decision = plan.combine(checks, readings, next(self._ids), sources)
+            decision = plan.combine(checks, readings, next(self._ids), sources, answer.kind)
+            self._have_paid()
         else:
             decision = plan.combine(checks, answer, next(self._ids))
         if self._observers and charge:
             plan.notify(self._observers, decision)
         return decision
 
+    def _have_paid(self) -> None:
+        """See to it that what was admitted without the store is charged there when it is back."""
+        if self._guard.should_pay(time.monotonic()):
+            behind = asyncio.get_running_loop().create_task(_pay(weakref.ref(self)))
+            self._behind.add(behind)
+            behind.add_done_callback(self._behind.discard)
+
+    async def _pay_some(self) -> bool:
+        """Pay what can be paid now; return whether anything is owed still."""
+        unpaid, debts = 0, self._guard.debts()
+        while unpaid < plan.MOST_UNPAID and (batch := list(islice(debts, plan.MOST_UNPAID))):
+            answers = await asyncio.gather(*[self._backend.change(debt) for debt in batch])
+            for debt, answer in zip(batch, answers, strict=True):
+                if isinstance(answer, Fault):
+                    self._guard.owe_again(debt, answer)
+                    unpaid += 1
+        return self._guard.keeps_paying(time.monotonic())
+
     async def _change(self, change: Change) -> bool:
         done = self._guard.change(change)
+        self._have_paid()
+        if done and isinstance(change, Renew):
+            # What was granted here is taken over by the store; while that is full, it is held here.
+            await self._backend.run_all((change.check,), True, change.holder)
         if done is not None and not isinstance(change, Release):
             return done
         # A slot that was granted here may have been granted there too, by a reply that was lost.
@@ -323,6 +350,26 @@ class AsyncLimiter:
         return decorate
 
     @property
+    def shards(self) -> tuple[Shard, ...]:
+        """How each server of the store is doing, as this process sees it; nothing in memory."""
+        return self._backend.shards()
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """How many entries it holds in this process: of the `memory` store; or else `local` keys,
+        counted here while the store was away, and keys that are `owed` to the store."""
+        return self._guard.tables if self._memory is None else {"memory": len(self._memory)}
+
+    @property
+    def lost_refunds(self) -> int:
+        """How many reservations could not be given back, and stay charged for their period."""
+        return self._backend.lost_refunds
+
+    async def vitals(self) -> dict[str, Vitals]:
+        """Return what each server of the store that answers says of itself: memory, load."""
+        return await self._backend.vitals()
+
+    @property
     def clock(self) -> Clock:
         """What it waits by."""
         return self._clock
@@ -342,6 +389,9 @@ class AsyncLimiter:
 
     async def aclose(self) -> None:
         """Let go of the store."""
+        for task in list(self._behind):
+            if not task.get_loop().is_closed():
+                task.get_loop().call_soon_threadsafe(task.cancel)
         await self._backend.close()
 
     async def __aenter__(self) -> Self:
@@ -354,6 +404,16 @@ class AsyncLimiter:
         traceback: TracebackType | None,
     ) -> None:
         await self.aclose()
+
+
+async def _pay(limiter: weakref.ref[AsyncLimiter]) -> None:
+    """Pay a limiter's debts, until there are none, or it is gone itself."""
+    owes = True
+    while owes:
+        await asyncio.sleep(plan.PAY_S)
+        alive = limiter()
+        owes = alive is not None and await alive._pay_some()
+        del alive
 
 
 def _memory_of(backend: AsyncBackend) -> MemoryBackend | None:

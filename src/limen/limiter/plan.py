@@ -28,6 +28,10 @@ from limen.model import (
 
 _MAX_KNOWN = 1_024
 _MAX_CHECKS = 100
+PAY_S = 0.2
+"""How often it is tried to have charged in the store what was admitted without it."""
+MOST_UNPAID = 16
+"""After how many that could not be paid the others wait too."""
 _FOR_SLOTS = "{0!r} is for limiter.slot, which gives the slot back at the end"
 _logger = logging.getLogger("limen")
 
@@ -137,17 +141,19 @@ def combine(
     readings: Sequence[Reading],
     id_: int,
     sources: Sequence[Source] | None = None,
+    fault: str = "",
 ) -> Decision:
     """Make one decision of the readings; with several, the binding check speaks for all.
 
-    `sources` says who gave each reading; None is the store.
+    `sources` says who gave each reading, and `fault` why it was not the store; None is the store.
     """
     if len(checks) == 1 and checks[0].enforce:
-        return decision_of(checks[0], readings[0], sources[0] if sources else "store", id_)
+        source = sources[0] if sources else "store"
+        return decision_of(checks[0], readings[0], source, id_, fault)
     by: Sequence[Source] = sources or ["store"] * len(checks)
     parts = tuple(
         [
-            decision_of(check, reading, source, id_)
+            decision_of(check, reading, source, id_, fault)
             for check, reading, source in zip(checks, readings, by, strict=True)
         ]
     )
@@ -170,6 +176,7 @@ def combine(
         binding.subject,
         binding.enforce,
         parts,
+        fault,
     )
 
 
@@ -179,7 +186,12 @@ def notify(observers: tuple[Observer, ...], decision: Decision) -> None:
         try:
             observer(decision)
         except Exception:
-            _logger.exception("observer %r failed", observer)
+            complain(observer)
+
+
+def complain(observer: Observer) -> None:
+    """Log that an observer has failed, while it is known why."""
+    _logger.exception("observer %r failed", observer)
 
 
 def _wait(part: Decision) -> float:

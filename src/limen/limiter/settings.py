@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import get_args
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any, get_args
 from urllib.parse import parse_qs, urlsplit
 
 from msgspec import Struct
@@ -20,6 +21,7 @@ from limen.model import Decision, OnError
 Observer = Callable[[Decision], object]
 _NAMESPACE = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAMESPACE}}}")
 _DEFAULT_MAX_KEYS = 1_000_000
+_QUICK = (FunctionType, MethodType, BuiltinFunctionType)
 
 
 class Settings(Struct, frozen=True):
@@ -69,6 +71,7 @@ def validate(
     for observer in observers:
         if not callable(observer):
             raise ConfigurationError(f"an observer must be callable, got {shown(observer)}")
+    observers = tuple([_quick(observer) for observer in observers])
     for verb in ("time_ns", "monotonic", "sleep", "sleep_async"):
         if clock is not None and not callable(getattr(clock, verb, None)):
             raise ConfigurationError(
@@ -85,6 +88,12 @@ def validate(
         clock or SystemClock(),
         clock is not None,
     )
+
+
+def _quick(observer: Any) -> Observer:
+    """Return the method of an object: to call the object itself takes half as long again."""
+    called: Observer = observer if isinstance(observer, _QUICK) else observer.__call__
+    return called
 
 
 def valid_instances(instances: int) -> int:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
 from limen import fork
-from limen.backends import Change, Fault, Release, Reset
+from limen.backends import Change, Fault, Release, Renew, Reset, Shard
 from limen.backends.memory import MemoryBackend
 from limen.clock import Clock
 from limen.errors import ConfigurationError, RateLimitExceeded, StoreError
@@ -84,6 +87,7 @@ class Limiter:
         self._ids = receipt_ids()
         self._lines: Lines[threading.Lock] = Lines()
         self._lines_lock = threading.Lock()
+        self._closed = threading.Event()
 
     def check(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
         """Decide one request of `key`, and charge it when it is allowed. Never waits.
@@ -121,8 +125,11 @@ class Limiter:
             "store",
             next(self._ids),
         )
-        if self._observers:
-            plan.notify(self._observers, decision)
+        for observer in self._observers:
+            try:
+                observer(decision)
+            except Exception:
+                plan.complain(observer)
         return decision
 
     def decide(self, *checks: Check, charge: bool = True, within: float | None = None) -> Decision:
@@ -170,15 +177,44 @@ class Limiter:
         answer = self._backend.run_all(checks, charge, holder, within)
         if isinstance(answer, Fault):
             readings, sources = self._guard.decide(answer, checks, charge, holder)
-            decision = plan.combine(checks, readings, next(self._ids), sources)
+            decision = plan.combine(checks, readings, next(self._ids), sources, answer.kind)
+            self._have_paid()
         else:
             decision = plan.combine(checks, answer, next(self._ids))
         if self._observers and charge:
             plan.notify(self._observers, decision)
         return decision
 
+    def _have_paid(self) -> None:
+        """See to it that what was admitted without the store is charged there when it is back."""
+        if self._guard.should_pay(time.monotonic()):
+            behind = threading.Thread(
+                target=_pay,
+                args=(weakref.ref(self), self._closed),
+                name="limen-settle",
+                daemon=True,
+            )
+            with contextlib.suppress(RuntimeError):  # no thread to be had: the next one tries
+                behind.start()
+
+    def _pay_some(self) -> bool:
+        """Pay what can be paid now; return whether anything is owed still."""
+        unpaid = 0
+        for debt in self._guard.debts():
+            answer = self._backend.change(debt)
+            if isinstance(answer, Fault):
+                self._guard.owe_again(debt, answer)
+                unpaid += 1
+                if unpaid >= plan.MOST_UNPAID:
+                    break
+        return self._guard.keeps_paying(time.monotonic())
+
     def _change(self, change: Change) -> bool:
         done = self._guard.change(change)
+        self._have_paid()
+        if done and isinstance(change, Renew):
+            # What was granted here is taken over by the store; while that is full, it is held here.
+            self._backend.run_all((change.check,), True, change.holder)
         if done is not None and not isinstance(change, Release):
             return done
         # A slot that was granted here may have been granted there too, by a reply that was lost.
@@ -339,6 +375,22 @@ class Limiter:
         return self._memory
 
     @property
+    def shards(self) -> tuple[Shard, ...]:
+        """How each server of the store is doing, as this process sees it; nothing in memory."""
+        return self._backend.shards()
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """How many entries it holds in this process: of the `memory` store; or else `local` keys,
+        counted here while the store was away, and keys that are `owed` to the store."""
+        return self._guard.tables if self._memory is None else {"memory": len(self._memory)}
+
+    @property
+    def lost_refunds(self) -> int:
+        """How many reservations could not be given back, and stay charged for their period."""
+        return self._backend.lost_refunds
+
+    @property
     def observers(self) -> tuple[Observer, ...]:
         """Who is told of every decision."""
         return self._observers
@@ -364,6 +416,8 @@ class Limiter:
     def close(self) -> None:
         """Let go of the store, and stop renewing slots."""
         self._keeper.close()
+        self._closed.set()
+        self._closed = threading.Event()
         self._backend.close()
 
     def __enter__(self) -> Self:
@@ -376,3 +430,15 @@ class Limiter:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _pay(limiter: weakref.ref[Limiter], closed: threading.Event) -> None:
+    """Pay a limiter's debts, until there are none, or it is gone itself."""
+    owes = True
+    while owes and not closed.wait(plan.PAY_S):
+        alive = limiter()
+        owes = alive is not None and alive._pay_some()
+        if alive is not None and closed.is_set():
+            # Meanwhile; and this may have opened a connection again.
+            alive._backend.close()
+        del alive

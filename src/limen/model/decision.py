@@ -129,10 +129,12 @@ class Decision(Struct, frozen=True, gc=False):
     """As in the check: False is a shadow."""
     several: tuple[Decision, ...] = ()
     """The parts, when there are several."""
+    fault: str = ""
+    """Why the store did not decide: `timeout`, `connection`, ...; empty when it did."""
 
     @property
     def degraded(self) -> bool:
-        """Whether somebody else than the store decided; `source` says who."""
+        """Whether somebody else than the store decided; `source` says who, `fault` why."""
         return self.source != "store"
 
     @property
@@ -161,13 +163,16 @@ class Decision(Struct, frozen=True, gc=False):
         verdict = "allowed" if self.allowed else "refused"
         retry = "" if self.allowed else f", retry_after={self.retry_after}"
         delay = f", delay={self.delay}" if self.delay else ""
+        fault = f", fault={self.fault}" if self.fault else ""
         return (
             f"<Decision {verdict}: {self.limit}, remaining={self.remaining}{retry}"
-            f", reset_after={self.reset_after}{delay}, source={self.source}>"
+            f", reset_after={self.reset_after}{delay}, source={self.source}{fault}>"
         )
 
 
-def decision_of(check: Check, reading: Reading, source: Source, id_: int) -> Decision:
+def decision_of(
+    check: Check, reading: Reading, source: Source, id_: int, fault: str = ""
+) -> Decision:
     """Turn what an algorithm said into what a user reads."""
     allowed, remaining, retry_us, reset_us, delay_us, stamp_us = reading
     retry_after = None if retry_us == NEVER_US else retry_us / 1e6
@@ -185,6 +190,8 @@ def decision_of(check: Check, reading: Reading, source: Source, id_: int) -> Dec
         id_,
         check.subject,
         check.enforce,
+        (),
+        fault,
     )
 
 

@@ -1,5 +1,8 @@
 """Who may do what: tokens and roles. Knows digests of tokens only, and shows none.
 
+Somebody is known by a token that is sent along; or, in the administration, by the cookie of a
+session, which stands for one. Who brings both goes by the token.
+
 The tokens of the database are held in memory and looked at again every second, so that deciding
 who somebody is asks nobody. When the database is away, those known last hold on; they are kept in a
 file of the data folder for a start without it.
@@ -15,11 +18,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from limen.errors import StoreError
 from limen.rules.stores.tokens import Role, Token, digest_of
 from limen.rules.sync.last_good import replace
+from limen.server.dashboard.cookie import GONE, Cookies, counts_for, refuse_other_sites
 from limen.server.exchange import Rejected, Scope, header
 
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -51,13 +55,16 @@ class Access:
     `fixed` are tokens from the settings, by role: they hold whatever the database says.
     """
 
-    def __init__(self, fixed: Mapping[Role, str], folder: Path) -> None:
+    def __init__(
+        self, fixed: Mapping[Role, str], folder: Path, cookies: Cookies | None = None
+    ) -> None:
         self._fixed = {
             digest_of(secret): Caller(role, f"the {role} token of this host")
             for role, secret in fixed.items()
             if secret
         }
         self._known: dict[str, Caller] = {}
+        self._cookies = cookies
         self._path = folder / _FILE
         self._is_away = False
         self._version: int | None = None
@@ -69,9 +76,12 @@ class Access:
         return self._is_away
 
     def caller(self, scope: Scope) -> Caller | None:
-        """Return who asks; None without a token. Raises `Rejected` for a token that is no good."""
+        """Return who asks; None without a token. Raises `Rejected` for a token that is no good.
+
+        A cookie counts in the administration alone, and only for pages of this service.
+        """
         sent = header(scope, b"authorization")
-        return None if sent is None else self.bearer(sent.decode("latin-1"))
+        return self._visitor(scope) if sent is None else self.bearer(sent.decode("latin-1"))
 
     def bearer(self, authorization: str) -> Caller:
         """Return whose token follows `Bearer`. Raises `Rejected` for one that is no good."""
@@ -80,9 +90,8 @@ class Access:
 
     def holder(self, secret: str) -> Caller:
         """Return whose token this is. Raises `Rejected` for one that is no good."""
-        digest = digest_of(secret.strip())
-        found = self._fixed.get(digest) or self._known.get(digest)
-        if found is None or (found.expires is not None and found.expires <= time.time()):
+        found = self._holder(digest_of(secret.strip()))
+        if found is None:
             raise unknown("this token is unknown, revoked or expired")
         return found
 
@@ -130,6 +139,26 @@ class Access:
             if not self._is_away:
                 _logger.warning("tokens cannot be looked at, those known last hold: %s", error)
             self._is_away = True
+
+    def _holder(self, digest: str) -> Caller | None:
+        found = self._fixed.get(digest) or self._known.get(digest)
+        is_over = found is not None and found.expires is not None and found.expires <= time.time()
+        return None if is_over else found
+
+    def _visitor(self, scope: Scope) -> Caller | None:
+        """Return who has signed in; None for nobody. It ends with the token."""
+        if self._cookies is None or not counts_for(scope["path"]):
+            return None
+        session = self._cookies.read(scope)
+        if session is None:
+            return None
+        refuse_other_sites(scope)
+        found = self._holder(session.digest) if session.ends > time.time() else None
+        if found is None:
+            over = unknown("your session is over; sign in again")
+            over.headers.append(GONE)
+            raise over
+        return structs.replace(found, expires=float(session.ends))
 
     def _hold(self, kept: Iterable[_Kept]) -> None:
         self._known = {one.digest: Caller(one.role, one.name, one.expires) for one in kept}

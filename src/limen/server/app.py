@@ -1,7 +1,7 @@
 """The service as an ASGI app: who is asked for what, by path and method.
 
 The paths of `/v1` are answered here, without a framework in between; `/admin` and the description
-of the API are left to another app.
+of the API are left to another app, and what no API is asked for to the dashboard.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import NamedTuple
 import msgspec
 
 from limen.errors import InvalidInput, InvalidLimit
-from limen.server.access import admit
+from limen.server.access import admit, unknown
+from limen.server.dashboard import pages
+from limen.server.dashboard import session as sessions
 from limen.server.exchange import (
     JSON,
     NO_STORE,
@@ -30,8 +32,10 @@ from limen.server.exchange import (
     header,
     read_body,
     respond,
+    wrong_method,
 )
 from limen.server.gateway import auth
+from limen.server.insight.metrics import metrics_text
 from limen.server.service import Service
 
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -64,6 +68,8 @@ class App:
         self._max_body = service.settings.http.max_body
         self._is_open = service.settings.checks_are_open
         self._auth = auth.Auth(service)
+        self._sessions = sessions.Sessions(service.access, service.cookies)
+        self._pages = pages.Pages()
         decisions = service.decisions
         self._handlers: dict[str, dict[str, Handler]] = {
             "/v1/check": {"POST": lambda asked: decisions.check(asked.body, asked.id)},
@@ -71,7 +77,7 @@ class App:
             "/v1/settle": {"POST": lambda asked: decisions.settle(asked.body)},
             "/v1/usage": {"GET": lambda asked: decisions.usage(asked.query, asked.id)},
             "/v1/slots": {"POST": lambda asked: decisions.acquire(asked.body, asked.id)},
-            "/json": {"POST": lambda asked: service.envoy.should_limit_json(asked.body)},
+            "/json": {"POST": lambda asked: service.envoy.should_limit_json(asked.body, asked.id)},
         }
         self._slot_handlers: dict[str, Handler] = {
             "POST": lambda asked: decisions.renew(asked.slot),
@@ -121,7 +127,7 @@ class App:
                 return
         handler = by_method.get(scope["method"])
         if handler is None:
-            raise _wrong_method(scope, *by_method)
+            raise wrong_method(scope, *by_method)
         if not self._is_open or header(scope, b"authorization") is not None:
             admit(self.service.access.caller(scope), "'Authorization: Bearer ...'")
         elif (origin := header(scope, b"origin")) is not None and not _LOCAL.fullmatch(origin):
@@ -144,14 +150,22 @@ class App:
         path = scope["path"]
         if path in ("/healthz", "/readyz"):
             if scope["method"] not in ("GET", "HEAD"):
-                raise _wrong_method(scope, "GET", "HEAD")
+                raise wrong_method(scope, "GET", "HEAD")
             await self._tell_health(scope, send, headers, is_ready=path == "/readyz")
+        elif path == "/metrics":
+            await self._tell_metrics(scope, send, headers)
         elif path.startswith(_ADMIN):
             # Rules may be long; what strangers send is not kept for that.
             longest = _MAX_ADMIN_BODY if self._is_known(scope) else self._max_body
             body = await read_body(scope, receive, longest)
             scope["limen_id"] = headers[0][1].decode()
             await self._admin(scope, _again(body, receive), send)
+        elif path == sessions.PATH:
+            reply = await self._sessions.answer(scope, receive)
+            found = [*headers, JSON, NO_STORE, *reply.headers]
+            await respond(send, reply.status, found, reply.body)
+        elif (file := self._pages.find(path)) is not None:
+            await pages.give(file, scope, send, headers)
         else:
             raise Rejected(404, f"there is nothing at {path[:200]}; see /docs")
 
@@ -164,6 +178,17 @@ class App:
             # Whoever decides without something it should have decides all the same.
             status, body = 503 if health.status == "starting" else 200, self._encode(health)
         await respond(send, status, [*headers, JSON, NO_STORE], body)
+
+    async def _tell_metrics(self, scope: Scope, send: Send, headers: Headers) -> None:
+        if scope["method"] not in ("GET", "HEAD"):
+            raise wrong_method(scope, "GET", "HEAD")
+        if not self.service.settings.metrics_are_open and not self._is_known(scope):
+            raise unknown("/metrics needs a token of a viewer: 'Authorization: Bearer ...'")
+        figures, workers = await self.service.insight.figures()
+        accept = (header(scope, b"accept") or b"").decode("latin-1")
+        text, kind = await metrics_text(figures, workers, accept)
+        found = [*headers, (b"content-type", kind.encode()), NO_STORE]
+        await respond(send, 200, found, text)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -178,15 +203,6 @@ class App:
         if given is not None and _GIVEN_ID.fullmatch(given):
             return given.decode("ascii")
         return f"{self.service.id}-{next(self._ids):x}"
-
-
-def _wrong_method(scope: Scope, *allowed: str) -> Rejected:
-    methods = ", ".join(allowed)
-    return Rejected(
-        405,
-        f"{scope['path'][:200]} takes {methods}, not {scope['method']}",
-        [(b"allow", methods.encode())],
-    )
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

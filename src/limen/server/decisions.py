@@ -24,9 +24,9 @@ from limen.limiter import AsyncLimiter
 from limen.limiter.plan import distinct
 from limen.model import Check, Concurrency, Decision, Limit
 from limen.server import answers
-from limen.server.counts import Counts
 from limen.server.exchange import Headers, Rejected, Reply, decoded
 from limen.server.faces import Faces, Gallery, faces_of
+from limen.server.insight.watch import Watch
 from limen.server.memo import Memo
 from limen.server.receipts import Held, Receipts
 
@@ -60,7 +60,7 @@ class Decisions:
         engine: AsyncEngine,
         limiter: AsyncLimiter,
         receipts: Receipts,
-        counts: Counts,
+        watch: Watch,
         *,
         max_batch: int = wire.MAX_BATCH,
         styles: tuple[HeaderStyle, ...] = ("draft-11",),
@@ -68,7 +68,8 @@ class Decisions:
         self._engine = engine
         self._limiter = limiter
         self._receipts = receipts
-        self._counts = counts
+        self._watch = watch
+        self._took = watch.durations["check"].add
         self._styles = styles
         questions = Annotated[list[wire.Question], Meta(max_length=max_batch)]
         self._one = msgspec.json.Decoder(wire.Question)
@@ -82,12 +83,19 @@ class Decisions:
 
     async def check(self, body: bytes, id_: str) -> Reply:
         """Decide one request, or a list of them; each is charged when it is allowed."""
+        start = time.perf_counter()
         if body.lstrip()[:1] == b"[":
-            return await self._check_many(body, id_)
+            reply = await self._check_many(body, id_)
+            self._took(time.perf_counter() - start)
+            return reply
         asking = self._recalled(body)
         said = await self._decide(asking)
+        if asking.charge:
+            self._watch.see(said, "check", id_)
         message, headers = self._told(said, asking.faces, id_)
-        return Reply(self._encode(message), headers)
+        reply = Reply(self._encode(message), headers)
+        self._took(time.perf_counter() - start)
+        return reply
 
     async def _check_many(self, body: bytes, id_: str) -> Reply:
         asking: list[Asking] = []
@@ -103,8 +111,10 @@ class Decisions:
             # Slice by slice: each has the whole deadline, and others have their turn in between.
             said = await asyncio.gather(*[self._decide(each) for each in part])
             for verdict, each in zip(said, part, strict=True):
-                number = len(messages)
-                messages.append(self._told(verdict, each.faces, f"{id_}-{number}")[0])
+                own_id = f"{id_}-{len(messages)}"
+                if each.charge:
+                    self._watch.see(verdict, "check", own_id)
+                messages.append(self._told(verdict, each.faces, own_id)[0])
         return Reply(self._encode(messages), [])
 
     async def usage(self, query: bytes, id_: str) -> Reply:
@@ -129,7 +139,12 @@ class Decisions:
 
     async def acquire(self, body: bytes, id_: str) -> Reply:
         """Take a place under every rule that asks for one, and charge the others."""
-        question = decoded(self._slot, body)
+        start = time.perf_counter()
+        reply = await self._acquire(decoded(self._slot, body), id_)
+        self._watch.durations["slots"].add(time.perf_counter() - start)
+        return reply
+
+    async def _acquire(self, question: wire.SlotQuestion, id_: str) -> Reply:
         if question.key is None and question.limits is None and question.concurrency is None:
             return await self._acquire_by_rules(question, id_)
         if question.attributes is not None:
@@ -143,7 +158,7 @@ class Decisions:
         slot = self._limiter.hold(*checks)
         self._refuse_too_long(slot.id, slot.places)
         decision = await slot.acquire()
-        self._counts.add(decision)
+        self._watch.see(decision, "slots", id_)
         verdict, headers = self._told(decision, None, id_)
         held = Held(slot.id, slot.places) if decision.allowed else None
         return self._granted(verdict, held, headers)
@@ -154,7 +169,7 @@ class Decisions:
         slot = self._engine.slot(question.attributes, question.cost)
         self._refuse_too_long(slot.id, slot.places)
         said = await slot.acquire()
-        self._counts.add(said)
+        self._watch.see(said, "slots", id_)
         verdict, headers = self._told(said, None, id_)
         held = Held(slot.id or "", slot.places) if said.allowed and slot.places else None
         return self._granted(verdict, held, headers)
@@ -212,8 +227,6 @@ class Decisions:
             decision = await self._limiter.ask(checks, charge=charge)
         said = decision if asked is None else asked.verdict(decision)
         assert said is not None  # whoever brings limits has checks
-        if charge:
-            self._counts.add(said)
         return said
 
     def _told(

@@ -100,6 +100,16 @@ async def read_body(scope: Scope, receive: Receive, longest: int) -> bytes:
     return b"".join(chunks)
 
 
+def wrong_method(scope: Scope, *allowed: str) -> Rejected:
+    """Return what is said to who asks a path for what it does not do."""
+    methods = ", ".join(allowed)
+    return Rejected(
+        405,
+        f"{scope['path'][:200]} takes {methods}, not {scope['method']}",
+        [(b"allow", methods.encode())],
+    )
+
+
 async def respond(send: Send, status: int, headers: Headers, body: bytes) -> None:
     """Send a whole response."""
     headers.append((b"content-length", b"%d" % len(body)))

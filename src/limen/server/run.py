@@ -15,9 +15,11 @@ from msgspec import Struct
 from limen.errors import ConfigurationError
 from limen.server import logs
 from limen.server.admin import admin_app
+from limen.server.admin.live import Live
 from limen.server.app import App
 from limen.server.envoy.methods import methods_of
 from limen.server.grpc import GrpcConnections, GrpcLimits
+from limen.server.insight.workers import gathering
 from limen.server.listen import Tls, bind
 from limen.server.place import Place, Prepared
 from limen.server.protocol import Limits
@@ -70,7 +72,8 @@ def run(
     # -P: what lies in the folder where it is started is not imported.
     command = [sys.executable, "-P", "-m", "limen", *arguments]
     patience = settings.http.drain_timeout + _PARENTS_PATIENCE_S
-    return supervise(command, listeners, settings.workers, stop_timeout=patience)
+    with gathering(settings.data_dir) as shared:
+        return supervise(command, listeners, settings.workers, shared=shared, stop_timeout=patience)
 
 
 def _serve(
@@ -80,9 +83,17 @@ def _serve(
 ) -> int:
     """Serve HTTP on the first listener, and gRPC on the second one, if there is one."""
 
+    streams: list[Live] = []
+
     def make() -> App:
-        service = Service(settings)
-        return App(service, admin_app(service))
+        service = Service(settings, None if worker_of is None else worker_of.folder)
+        admin = admin_app(service)
+        streams.append(admin.state.live)
+        return App(service, admin)
+
+    def end_streams() -> None:
+        for each in streams:
+            each.end()
 
     http = settings.http
     limits = Limits(
@@ -91,7 +102,8 @@ def _serve(
         keep_alive=http.keep_alive,
         drain_timeout=http.drain_timeout,
     )
-    hooks = Hooks(ready=_settle_down, signals={signal.SIGHUP: _tell_reload})
+    signals = {signal.SIGHUP: _tell_reload}
+    hooks = Hooks(ready=_settle_down, signals=signals, stopping=end_streams)
     beside = [
         Beside(listener, lambda app: _grpc(app.service), _tls(settings, "h2"))
         for listener in listeners[1:]

@@ -68,6 +68,8 @@ class Hooks(Struct, frozen=True):
     """Requests are accepted now."""
     signals: Mapping[signal.Signals, Callable[[], object]] = {}
     """Called on the loop; for SIGHUP behind the new certificate. Not for SIGTERM and SIGINT."""
+    stopping: Callable[[], object] | None = None
+    """The stop begins: an answer that would go on for ever has to end now."""
 
 
 def serve(
@@ -144,6 +146,8 @@ class _Run:
         if self._parent is not None:
             self._parent.tell_ready()
         await self._stop.wait()
+        if self._hooks.stopping is not None:
+            self._hooks.stopping()
         await self._accept_rest(loop, sites)
         for server in servers:
             server.close()

@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import time
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -19,14 +20,17 @@ from limen.connect import is_shared
 from limen.engine import AsyncEngine
 from limen.errors import LimenError, StoreError
 from limen.limiter import AsyncLimiter
+from limen.observe.figures import Figures
 from limen.rules import RuleSet
 from limen.rules.stores.file import FileStore
 from limen.rules.stores.sql import SqlStore
 from limen.rules.sync import Follower, Status, SwitchFile
 from limen.server.access import Access
-from limen.server.counts import Counts
+from limen.server.dashboard.cookie import Cookies
 from limen.server.decisions import Decisions
 from limen.server.envoy.service import RateLimits
+from limen.server.insight.insight import Insight
+from limen.server.insight.watch import Watch
 from limen.server.place import Place
 from limen.server.receipts import Receipts
 from limen.server.settings import Settings
@@ -51,7 +55,7 @@ class Health(Struct, frozen=True):
     """How many processes enforce rules, as far as is known."""
     kill_switch: str
     store: str
-    """`ok` or `away`."""
+    """`ok`, or `away` when one of its servers does not answer."""
     trouble: tuple[str, ...]
     """What else does not work; why is in the log.
 
@@ -64,7 +68,8 @@ class Health(Struct, frozen=True):
 class Service:
     """What one worker holds."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, folder: Path | None = None) -> None:
+        """Put it together; `folder` is what it shares with the other workers of its parent."""
         self.settings: Settings = settings
         self.place: Place = Place(settings)
         self.id: str = f"{os.getpid():x}{secrets.token_hex(3)}"
@@ -78,30 +83,44 @@ class Service:
         self.books: SqlStore = SqlStore(self.place.books)
         """The database of tokens and of the audit; and of the rules, unless they are in a file."""
         self.receipts: Receipts = Receipts(self.place.secret(), self.id)
-        self.counts: Counts = Counts()
-        self.access: Access = Access(self.place.fixed_tokens(), self.place.folder)
+        store_url = settings.store.url.reveal()
+        self.redis: str | None = store_url if is_shared(store_url) else None
+        """The store, if others share it; by way of it rules and the kill switch travel."""
+        self.insight: Insight = Insight(
+            settings,
+            self.id,
+            self.limiter,
+            self.place.secret(),
+            redis=self.redis,
+            folder=folder,
+            tell_rules=self._tell_rules,
+        )
+        self.watch: Watch = self.insight.watch
+        """Told of every decision."""
+        self.cookies: Cookies = Cookies(self.place.secret())
+        """Those of who is signed in to the dashboard."""
+        self.access: Access = Access(
+            self.place.fixed_tokens(), self.place.folder, cookies=self.cookies
+        )
         self.decisions: Decisions = Decisions(
             self.engine,
             self.limiter,
             self.receipts,
-            self.counts,
+            self.watch,
             max_batch=settings.http.max_batch,
             styles=settings.http.headers,
         )
         self.envoy: RateLimits = RateLimits(
             self.engine,
             self.limiter,
-            self.counts,
+            self.watch,
             within=settings.gateway_deadline,
             styles=settings.http.headers,
         )
-        store_url = settings.store.url.reveal()
-        self.redis: str | None = store_url if is_shared(store_url) else None
-        """The store, if others share it; by way of it rules and the kill switch travel."""
         rules_file = self.place.rules_file
         self.follower: Follower = Follower(
             self.books if rules_file is None else FileStore(rules_file),
-            self.engine.use,
+            self._use,
             redis=self.redis,
             namespace=settings.namespace,
             folder=self.place.folder,
@@ -125,12 +144,14 @@ class Service:
             async with asyncio.timeout(_FIRST_RULES_S):
                 await self._look()
         self._watching = asyncio.create_task(self._watch())
+        self.insight.start()
 
     async def close(self) -> None:
         """Let go of everything."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
+        await self.insight.close()
         await asyncio.to_thread(self.follower.close)
         await self.limiter.aclose()
         await self.books.close()
@@ -142,7 +163,9 @@ class Service:
         trouble = {"source" if name == "store" else name for name in status.trouble}
         if self.access.is_stale:
             trouble.add("tokens")
-        is_well = not trouble and not self._is_store_away
+        is_open = any(shard.state == "open" for shard in self.limiter.shards)
+        is_away = is_open or self._is_store_away
+        is_well = not trouble and not is_away
         has_rules = status.version or not status.trouble
         return Health(
             "ok" if is_well else "degraded" if has_rules else "starting",
@@ -151,9 +174,23 @@ class Service:
             max(0.0, time.time() - status.used_at) if status.version else 0.0,
             status.instances,
             str(status.switch),
-            "away" if self._is_store_away else "ok",
+            "away" if is_away else "ok",
             tuple(sorted(trouble)),
         )
+
+    def _use(self, rules: RuleSet) -> None:
+        self.engine.use(rules)
+        self.watch.use(rules)
+
+    def _tell_rules(self, figures: Figures) -> None:
+        status: Status = self.follower.status
+        figures.rules_version, figures.rules_source = status.version, status.source
+        if status.version:
+            figures.rules_age = max(0.0, time.time() - status.used_at)
+        figures.rules = len(self.engine.rules.rules)
+        figures.rules_trouble = len(status.trouble)
+        figures.kill_switch = status.switch.is_on
+        figures.instances = status.instances
 
     async def _has_no_rules(self) -> bool:
         """Return whether there are no rules yet, for certain."""

@@ -15,7 +15,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Protocol
 
 from limen.errors import ConfigurationError, shown
 
@@ -23,6 +25,8 @@ WORKER_FD = "LIMEN_WORKER_FD"
 """The listening sockets that a worker inherits: `3`, or `3,4` for two."""
 READY_FD = "LIMEN_READY_FD"
 """The worker's end of the line to its parent."""
+FOLDER = "LIMEN_WORKERS_FOLDER"
+"""The folder that workers share, if there is one."""
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 _STEADY_S = 10.0
 _MAX_DELAY_S = 5.0
@@ -32,8 +36,12 @@ _logger = logging.getLogger("limen.server")
 class Parent:
     """A worker's parent, as the worker sees it."""
 
-    def __init__(self, listeners: list[socket.socket], line: socket.socket) -> None:
+    def __init__(
+        self, listeners: list[socket.socket], line: socket.socket, folder: Path | None = None
+    ) -> None:
         self.listeners: list[socket.socket] = listeners
+        self.folder: Path | None = folder
+        """What all workers share; the parent made it, and will remove it."""
         self.line: socket.socket = line
         """Can be read when the parent has gone."""
         line.setblocking(False)
@@ -59,11 +67,13 @@ def parent() -> Parent | None:
     What told so is taken out of the environment: the children of a worker are no workers.
     """
     fds, line = os.environ.pop(WORKER_FD, None), os.environ.pop(READY_FD, None)
+    folder = os.environ.pop(FOLDER, "")
     if fds is None or line is None:
         return None
     try:
         listeners = [socket.socket(fileno=int(fd)) for fd in fds.split(",")]
-        return Parent(listeners, socket.socket(fileno=int(line)))
+        own = socket.socket(fileno=int(line))
+        return Parent(listeners, own, Path(folder) if folder else None)
     except (ValueError, OSError):
         raise ConfigurationError(
             f"{WORKER_FD}={shown(fds)} and {READY_FD}={shown(line)} are no open sockets: "
@@ -71,11 +81,25 @@ def parent() -> Parent | None:
         ) from None
 
 
+class Shared(Protocol):
+    """A folder that workers share."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        ...
+
+    def take_in(self, living: Collection[int]) -> None:
+        """Look after what was left by all but the workers with these process ids."""
+        ...
+
+
 def supervise(
     command: list[str],
     listeners: Sequence[socket.socket],
     workers: int,
     *,
+    shared: Shared | None = None,
     ready_timeout: float = 30.0,
     stop_timeout: float = 40.0,
 ) -> int:
@@ -85,18 +109,20 @@ def supervise(
     worker that dies is replaced. SIGHUP replaces all of them, one after the other, and an old one
     ends only when the new one is ready. SIGUSR1 goes to one of them. A stop lets them drain; who
     takes longer than `stop_timeout` seconds is killed, and so are all at a second signal. The
-    listeners are closed at the end.
+    listeners are closed at the end. What workers share is looked after whenever one has ended.
     """
     with asyncio.Runner() as runner:
         return runner.run(
-            _Supervisor(command, listeners, workers, ready_timeout, stop_timeout).main()
+            _Supervisor(command, listeners, workers, shared, ready_timeout, stop_timeout).main()
         )
 
 
 class _Worker:
     """One worker process."""
 
-    def __init__(self, command: list[str], listeners: Sequence[socket.socket]) -> None:
+    def __init__(
+        self, command: list[str], listeners: Sequence[socket.socket], folder: Path | None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self.started_at = self._loop.time()
         self.ready: asyncio.Future[bool] = self._loop.create_future()
@@ -104,7 +130,7 @@ class _Worker:
         self.ended = asyncio.Event()
         self._line, theirs = socket.socketpair()
         try:
-            self.process = _popen(command, listeners, theirs)
+            self.process = _popen(command, listeners, theirs, folder)
         except OSError:
             self._line.close()
             raise
@@ -156,12 +182,14 @@ class _Supervisor:
         command: list[str],
         listeners: Sequence[socket.socket],
         workers: int,
+        shared: Shared | None,
         ready_timeout: float,
         stop_timeout: float,
     ) -> None:
         self._command = command
         self._listeners = listeners
         self._count = workers
+        self._shared = shared
         self._ready_timeout = ready_timeout
         self._stop_timeout = stop_timeout
         self._workers: set[_Worker] = set()
@@ -205,8 +233,10 @@ class _Supervisor:
 
     def _reap(self) -> None:
         # One signal may stand for several.
-        for worker in [each for each in self._workers if each.has_ended()]:
-            self._workers.discard(worker)
+        ended = [each for each in self._workers if each.has_ended()]
+        self._workers.difference_update(ended)
+        if ended and self._shared is not None:
+            self._shared.take_in({worker.pid for worker in self._workers})
 
     async def _work(self) -> None:
         """Keep all places filled; return when the first worker does not get ready."""
@@ -258,7 +288,8 @@ class _Supervisor:
     async def _try(self) -> _Worker | None:
         """Start a worker; return it when it is ready, and None when it does not get so."""
         try:
-            worker = _Worker(self._command, self._listeners)
+            folder = None if self._shared is None else self._shared.path
+            worker = _Worker(self._command, self._listeners, folder)
         except OSError as error:
             self._complain(f"cannot start {self._command[0]}: {error.strerror}")
             return None
@@ -307,10 +338,15 @@ class _Supervisor:
 
 
 def _popen(
-    command: list[str], listeners: Sequence[socket.socket], line: socket.socket
+    command: list[str],
+    listeners: Sequence[socket.socket],
+    line: socket.socket,
+    folder: Path | None,
 ) -> subprocess.Popen[bytes]:
     fds = [listener.fileno() for listener in listeners]
     told = {WORKER_FD: ",".join(map(str, fds)), READY_FD: str(line.fileno())}
+    if folder is not None:
+        told[FOLDER] = str(folder)
     # In a session of its own: what a terminal tells its programs is for the parent, who tells the
     # workers.
     return subprocess.Popen(

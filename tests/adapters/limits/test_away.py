@@ -124,8 +124,7 @@ def test_a_store_that_comes_back_decides_again(open_storage: Open, leaving: serv
     leaving.restart()
     assert comes_back(strict)
     for strategy in ALL:
-        # What was counted here meanwhile is not counted there.
-        assert strict.by(strategy).hits(3, TWO, "k") == [True, True, False]
+        assert strict.by(strategy).hits(3, TWO, "afterwards") == [True, True, False]
         assert strict.by(strategy).hit(TEN, "new", cost=7)
         assert eventually(lambda used: used.stats(TEN, "new").remaining == 3, storage.by(strategy))
 

@@ -19,8 +19,8 @@ from limen.rules.stores import Snapshot
 from limen.rules.stores.sql import SqlStore
 from limen.rules.sync import Follower, RuleCache
 from tests import servers
+from tests.faults.proxy import Proxy, proxy
 from tests.postgres import Postgres, postgres
-from tests.proxy import Proxy, proxy
 from tests.rules.sync.processes import NAMESPACE, Fleet
 
 HOST = "127.0.0.1"

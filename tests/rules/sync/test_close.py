@@ -14,8 +14,8 @@ import redis
 
 from limen.rules.stores.sql import SqlStore
 from limen.rules.sync import Follower
+from tests.faults.proxy import Proxy, proxy
 from tests.postgres import Postgres
-from tests.proxy import Proxy, proxy
 from tests.rules.sync.conftest import (
     DATABASE,
     HOST,

@@ -18,8 +18,8 @@ from limen.rules.sync import cache as cache_module
 from limen.rules.sync import follow as follow_module
 from limen.rules.sync.last_good import LastGood
 from limen.rules.sync.switch import encode, turned_on
+from tests.faults.proxy import Proxy, proxy
 from tests.postgres import Postgres
-from tests.proxy import Proxy, proxy
 from tests.rules.sync.conftest import (
     DATABASE,
     HARD,

@@ -12,13 +12,13 @@ import pytest
 import redis
 from redis.crc import key_slot
 
+from limen.backends.redis.link import Link
 from limen.connect import target_of
 from limen.errors import StoreError
 from limen.rules.stores import Snapshot
 from limen.rules.sync import Follower
-from limen.rules.sync.link import Link
 from tests import servers
-from tests.proxy import Proxy
+from tests.faults.proxy import Proxy
 from tests.rules.sync.conftest import HARD, HOST, at_cache, figure, publish, times, wait_until
 from tests.rules.sync.processes import rule_set
 from tests.servers import Cluster, Sentinel, Server

@@ -20,7 +20,7 @@ from limen.rules.sync.last_good import LastGood
 from limen.rules.sync.notes import Notes
 from limen.rules.sync.seek import Seeker
 from limen.rules.sync.switch import turned_off, turned_on
-from tests.proxy import Proxy
+from tests.faults.proxy import Proxy
 from tests.rules.sync.conftest import HOST, Watched, save
 from tests.rules.sync.processes import NAMESPACE, rule_set
 

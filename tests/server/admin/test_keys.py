@@ -35,6 +35,18 @@ def test_explains_why_each_rule_applies_or_does_not(service: Driven) -> None:
     assert told["verdict"]["remaining"] == 100, "nothing is charged"
 
 
+def test_explains_by_a_draft_what_is_not_in_force(service: Driven) -> None:
+    spend(service, 2)
+    draft = {"rules": [{"name": "draft", "key": ["user"], "limits": "2/minute"}]}
+    told = service.ask("POST", "/explain", {"attributes": SEARCH, "document": draft}).json
+    assert [(each["rule"], each["applies"]) for each in told["rules"]] == [("draft", True)]
+    assert (told["verdict"]["rule"], told["verdict"]["remaining"]) == ("draft", 2)
+    wrong = {"attributes": SEARCH, "document": {"rules": [{"name": "draft", "limit": "2/s"}]}}
+    refused = service.ask("POST", "/explain", wrong)
+    assert refused.status == 422
+    assert "unknown field 'limit'" in str(refused.json)
+
+
 def test_inspects_a_key_with_the_message_of_usage(service: Driven) -> None:
     spend(service, 2)
     inspected = service.ask("POST", "/keys/inspect", {"attributes": SEARCH})

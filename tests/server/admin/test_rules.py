@@ -79,8 +79,28 @@ def test_validates_text_with_lines_and_saves_nothing(calm: Driven) -> None:
             }
         ],
         "advice": [],
+        "document": None,
+        "text": None,
     }
     assert latest(calm) == 2
+
+
+def test_tells_text_as_data_and_data_as_text(calm: Driven) -> None:
+    asked = {"document": RULES, "want": "text"}
+    text = calm.ask("POST", "/rules/validate", asked).json["text"]
+    told = calm.ask("POST", "/rules/validate", {"text": text, "want": "document"}).json
+    assert (told["valid"], told["document"]) == (True, RULES)
+
+
+def test_what_is_not_valid_is_data_all_the_same_if_it_can_be_read(calm: Driven) -> None:
+    asked = {"text": "rules: [{name: a, limits: 3/parsec}]", "want": "document"}
+    told = calm.ask("POST", "/rules/validate", asked).json
+    assert not told["valid"]
+    assert told["document"] == {"rules": [{"name": "a", "limits": "3/parsec"}]}
+    unreadable = {"text": "rules: [", "want": "document"}
+    assert calm.ask("POST", "/rules/validate", unreadable).json["document"] is None
+    wrong = {"document": {"rules": [{"name": "a"}], "x": 1}, "want": "text"}
+    assert calm.ask("POST", "/rules/validate", wrong).json["text"] is None
 
 
 @pytest.mark.parametrize(

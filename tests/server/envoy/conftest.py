@@ -13,8 +13,8 @@ import pytest
 from limen.engine import AsyncEngine
 from limen.limiter import AsyncLimiter
 from limen.rules import parse_text
-from limen.server.counts import Counts
 from limen.server.envoy.service import RateLimits
+from limen.server.insight.watch import Watch
 from tests.server.asking import Asker, asking
 
 RULES = """
@@ -67,11 +67,11 @@ class Alone:
 
     def __init__(self, runner: asyncio.Runner) -> None:
         self.run = runner.run
-        self.counts = Counts()
+        self.watch = Watch()
         self._limiter = AsyncLimiter()
         self.engine = AsyncEngine(parse_text(RULES), self._limiter)
         self.envoy = RateLimits(
-            self.engine, self._limiter, self.counts, within=5.0, styles=("draft-11",)
+            self.engine, self._limiter, self.watch, within=5.0, styles=("draft-11",)
         )
 
     @property

@@ -70,7 +70,7 @@ def test_what_makes_no_sense_charges_nobody(alone: Alone, name: str) -> None:
         assert said in str(caught.value)
         assert len(str(caught.value)) < 300
     assert remaining(asked(alone, described(USER, 0))) == [5]
-    assert alone.service.counts.refused == 0
+    assert alone.service.watch.refused == 0
 
 
 def test_more_limits_than_one_call_takes_are_refused(make: Make) -> None:

@@ -145,7 +145,7 @@ def test_what_was_decided_is_counted(alone: Alone) -> None:
     asked(alone, USER)
     asked(alone, described(USER, 5))
     asked(alone, {"agent": "robot"})
-    counts = alone.service.counts
+    counts = alone.service.watch
     assert (counts.allowed, counts.refused) == (1, 2)
     assert counts.refused_by == {"user": 1, "never": 1}
 
@@ -154,7 +154,7 @@ def test_what_was_decided_is_counted(alone: Alone) -> None:
 
 
 def post(alone: Alone, body: bytes) -> tuple[int, dict[str, str], Any]:
-    reply = alone.run(alone.service.envoy.should_limit_json(body))
+    reply = alone.run(alone.service.envoy.should_limit_json(body, "id"))
     found = {name.decode(): value.decode() for name, value in reply.headers}
     return reply.status, found, json.loads(reply.body)
 

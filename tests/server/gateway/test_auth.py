@@ -238,7 +238,7 @@ def test_a_rule_that_needs_a_slot_is_left_out(service: Asker) -> None:
 
 
 def test_it_counts_with_the_other_ways_to_ask(service: Asker) -> None:
-    counts = service.service.counts
+    counts = service.service.watch
     before = counts.allowed, counts.refused, counts.refused_by.get("search", 0)
     service.check({"path": "/search", "user": "shared"})
     statuses = [ask(service, "/search", "shared").status for _ in range(2)]
@@ -572,7 +572,7 @@ def test_no_headers_make_the_service_fail(
     service: Asker, headers: Headers, sent: bytes, query: bytes, trusted: bool
 ) -> None:
     client = "127.0.0.1" if trusted else "8.8.8.8"
-    counts = service.service.counts
+    counts = service.service.watch
     before = counts.allowed + counts.refused
     for path, more in (
         ("/v1/auth", {"headers": [*raw(x_original_method="GET"), *headers]}),

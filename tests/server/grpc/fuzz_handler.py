@@ -31,8 +31,8 @@ from limen.engine import AsyncEngine
 from limen.errors import InvalidInput, InvalidLimit
 from limen.limiter import AsyncLimiter
 from limen.rules import parse_text
-from limen.server.counts import Counts
 from limen.server.exchange import Rejected
+from limen.server.insight.watch import Watch
 from tests.server.grpc.inside import Inside
 from tests.server.grpc.wire import PREFACE, Transcript, headers, prefixed, raw
 
@@ -77,7 +77,7 @@ class Target:
         self._limiter = AsyncLimiter()
         engine = AsyncEngine(parse_text(RULES), self._limiter)
         self._limits = RateLimits(
-            engine, self._limiter, Counts(), within=1.0, styles=("draft-11", "x-ratelimit")
+            engine, self._limiter, Watch(), within=1.0, styles=("draft-11", "x-ratelimit")
         )
         schema = Schema()
         self.methods: Methods = {
@@ -129,7 +129,7 @@ class Target:
 
     async def _take_json(self, provider: Any) -> None:
         try:
-            reply = await self._limits.should_limit_json(provider.ConsumeBytes(2**20))
+            reply = await self._limits.should_limit_json(provider.ConsumeBytes(2**20), "id")
         except (InvalidInput, InvalidLimit):
             return
         except Rejected:

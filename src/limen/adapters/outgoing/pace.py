@@ -6,11 +6,11 @@ Reads no clock and never sleeps: time is an argument. Knows no headers and no HT
 from __future__ import annotations
 
 import math
-import random
 import threading
 
 from limen import fork
 from limen.adapters.outgoing.refused import RateLimited
+from limen.chance import CHANCE
 from limen.model import Decision
 from limen.wire import Verdict
 
@@ -97,7 +97,7 @@ class Turn:
             raise self._error(
                 f"not sent: its server wants no more for {left:.6g} s; {_LONGER}", left
             )
-        return min(left * (1 + _JITTER * random.random()), self._ends - now)
+        return min(left * (1 + _JITTER * CHANCE.random()), self._ends - now)
 
     def delay(self, answer: Decision | Verdict, now: float) -> float:
         """Return how long to sleep for the sake of its limits: before it goes, or asks again."""

@@ -1,5 +1,5 @@
 """The store that processes and hosts share: Redis or Valkey.
 
-This version has the script that decides, held equal to the pure form by tests. The drivers that
-send it come next; until then no limiter uses this package.
+`script` is what is sent, `batch` how it travels, `route` where to, `breaker` whether at all; all of
+them are pure. `sync` and `aio` do the I/O, through a lane for each server.
 """

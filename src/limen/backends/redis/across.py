@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from limen.backends import Change, Correct, Fault, Release, Reset
 from limen.backends.redis import script
@@ -38,11 +38,10 @@ class Step(Struct, frozen=True):
         """Return the faults that leave something charged that nobody was admitted for."""
         faults = [reply for reply in replies if isinstance(reply, Fault)]
         if self.reserves:
-            return [fault for fault in faults if fault.kind in _MAY_HAVE_RUN]
+            return [fault for fault in faults if fault.may_have_run]
         return [reply for reply in replies[: self.undoes] if isinstance(reply, Fault)]
 
 
-_MAY_HAVE_RUN = ("timeout", "connection", "protocol")
 Steps = Generator[Step, Sequence[bytes | Fault], "tuple[Reading, ...] | Fault"]
 Group = list[int]
 
@@ -63,7 +62,8 @@ def decide(
         faults = None
         for group, reply in zip(groups, replies, strict=True):
             if isinstance(reply, Fault):
-                faults = reply
+                if faults is None or reply.may_have_run:
+                    faults = reply
             else:
                 readings.update(zip(group, script.readings(reply), strict=True))
         return faults
@@ -74,6 +74,8 @@ def decide(
     if fault is not None:
         if undo:
             yield Step(undo, undoes=len(undo), behind=True)
+            # Whether that will reach its node is not known here.
+            fault = structs.replace(fault, unsent=False)
         return fault
     if undo:
         # What is left, and until when, is asked behind the refunds: in a lane order is kept.

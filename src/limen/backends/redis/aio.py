@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import time
 from collections.abc import Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
 from limen import fork
-from limen.backends import Change, Correct, Fault, Reset
+from limen.backends import Change, Correct, Fault, Reset, Shard, Vitals
 from limen.backends.redis import across, route, script
 from limen.backends.redis.aio_lane import Lane
 from limen.backends.redis.batch import Again, Packer, Request, greet
+from limen.backends.redis.breaker import PASSING
 from limen.backends.redis.protocol import NO_REPLY, fault_of, new_reader, pack_command
+from limen.backends.sampled import SampledLog
 from limen.connect import Address, Opened, Target, open_stream
 from limen.model import Check, Reading, receipt_ids
 
 T = TypeVar("T")
-_CONNECT_S = 1.0
 _LOOK_S = 0.002
+_LEAST_REST_S = 0.05
+_RARELY_S = 3_600.0
 _CHUNK = 65_536
-_logger = logging.getLogger("limen")
 
 
 class Home:
@@ -38,9 +40,10 @@ class AsyncRedisBackend:
     def __init__(self, target: Target, namespace: str, deadline: float) -> None:
         self._target = target
         self._deadline = deadline
-        self._router = route.Router(target)
+        self._router = route.Router(target, deadline)
         self._packer = Packer(namespace, clustered=self._router.clustered)
         self._receipt_ids = receipt_ids()
+        self._log, self._rare_log = SampledLog(), SampledLog(_RARELY_S)
         self.lost_refunds: int = 0
         """How many reservations could not be given back, and stay charged for their period."""
         self._homes: dict[asyncio.AbstractEventLoop, Home] = {}
@@ -52,7 +55,7 @@ class AsyncRedisBackend:
         self._homes = {}
         self._last_home = None
         self._receipt_ids = receipt_ids()
-        self._router.refreshed(float("-inf"))
+        self._router.begin()
 
     async def run_all(
         self,
@@ -88,11 +91,46 @@ class AsyncRedisBackend:
         except Exception as error:
             return fault_of(error, self._target.shown)
         home = self._home()
-        for request in self._router.probes(self._packer):
-            answer = await self._ask(home, request, home.loop.time() + 2 * _CONNECT_S)
-            if isinstance(answer, Fault):
-                return answer
+        for address in self._router.servers():
+            fault = await self._probe(home, address, (self._router.patient_s,), charge=False)
+            if fault is not None:
+                return fault
+            breaker = self._router.breaker(address)
+            if breaker.is_open and not await self._probe(home, address, (breaker.slow_s,)):
+                breaker.close()
         return None
+
+    def shards(self) -> tuple[Shard, ...]:
+        """Return how each server is doing."""
+        return self._router.shards()
+
+    async def vitals(self) -> dict[str, Vitals]:
+        """Return what each server that answers says of itself."""
+        found: dict[str, Vitals] = {}
+        for address in self._router.servers():
+            try:
+                asked = address
+                if self._target.kind == "sentinel":
+                    asked = await self._named_primary()
+                vitals = await self._vitals_of(asked)
+            except Exception as error:
+                # Nothing hangs on it; whether the server is well, decisions find out.
+                fault = fault_of(error, self._router.where(address))
+                self._rare_log.warn("vitals", f"its memory and load are not known: {fault}")
+                continue
+            found[self._router.where(address)] = vitals
+        return found
+
+    async def _vitals_of(self, address: Address) -> Vitals:
+        seconds = self._router.connect_s
+        opened = await open_stream(self._target, address, seconds)
+        try:
+            start = time.perf_counter()
+            await _ask_once(opened, ("PING",), seconds)
+            ping_s = time.perf_counter() - start
+            return route.vitals_of(await _ask_once(opened, ("INFO",), seconds), ping_s)
+        finally:
+            opened[1].close()
 
     async def close(self) -> None:
         """Let go of every connection, of other loops too."""
@@ -118,16 +156,30 @@ class AsyncRedisBackend:
             self._last_home = home
         return home
 
-    async def _ask(self, home: Home, request: Request, ends: float) -> bytes | Fault:
+    async def _ask(
+        self, home: Home, request: Request, ends: float, *, insist: bool = False
+    ) -> bytes | Fault:
         tries, again = 0, Again()
         while tries < route.MAX_TRIES:
-            if self._router.clustered:
+            if self._router.moves:
                 await self._know_shape(home, ends)
-            lane = self._lane(home, request)
-            if isinstance(lane, Fault):
-                return lane
+            address = self._router.address(request)
+            if address is None:
+                return self._router.nobody_owns(request)
+            lane = home.lanes.get(address) or self._lane_to(home, address)
+            breaker, tries_it = lane.breaker, False
+            if breaker.is_open and not insist:
+                refusal = self._refusal(home, lane)
+                if refusal is not None:
+                    # Who asks without end would otherwise hold up the loop, and with it the one
+                    # who finds out that the server is back.
+                    await asyncio.sleep(0)
+                    return refusal
+                tries_it = True
             answer = await lane.ask(request, ends)
             if isinstance(answer, bytes):
+                if tries_it:
+                    breaker.close()
                 return answer
             if isinstance(answer, Again):
                 again = answer
@@ -163,13 +215,25 @@ class AsyncRedisBackend:
             return result
 
     async def _carry_out(self, home: Home, step: across.Step, ends: float) -> list[bytes | Fault]:
+        refusal = self._foreseen(home, step) if step.reserves else None
+        if refusal is not None:
+            return [refusal] * len(step.requests)
         asked = [self._ask(home, request, ends) for request in step.requests]
         replies = list(await asyncio.gather(*asked))
         lost = step.lost(replies)
         if lost:
             self.lost_refunds += len(lost)
-            _logger.warning("%d charges were not given back: %s", len(lost), lost[0])
+            self._log.warn("lost", f"{len(lost)} charges were not given back: {lost[0]}")
         return replies
+
+    def _foreseen(self, home: Home, step: across.Step) -> Fault | None:
+        """Return the fault of a server that is left alone: nobody else is to be charged then."""
+        for request in step.requests:
+            address = self._router.address(request)
+            lane = None if address is None else home.lanes.get(address)
+            if lane is not None and lane.breaker.is_open:
+                return self._refusal(home, lane)
+        return None
 
     def _leave_behind(self, home: Home, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = home.loop.create_task(work)
@@ -185,17 +249,65 @@ class AsyncRedisBackend:
         while self._router.is_unknown_yet and home.loop.time() < ends:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
 
-    def _lane(self, home: Home, request: Request) -> Lane | Fault:
-        address = self._router.address(request)
-        if address is None:
-            return self._router.nobody_owns(request)
+    def _lane_to(self, home: Home, address: Address) -> Lane:
         lane = home.lanes.get(address)
         if lane is None:
-            where = self._router.where(address)
             lane = home.lanes[address] = Lane(
-                home.loop, lambda: self._open(address), address, where, self._deadline
+                home.loop,
+                lambda: self._open(address),
+                address,
+                self._router.where(address),
+                self._deadline,
+                self._router.breaker(address),
+                lambda opened: self._tend(home, opened),
             )
         return lane
+
+    def _refusal(self, home: Home, lane: Lane) -> Fault | None:
+        """Return what is told to who would ask a server that is left alone; None lets it try."""
+        breaker, now = lane.breaker, home.loop.time()
+        self._tend(home, lane)
+        self._router.suspect(breaker.refusal)
+        return None if breaker.may_try(now) else breaker.refusal
+
+    def _tend(self, home: Home, lane: Lane) -> None:
+        """See to it that a server which is left alone is asked again, when it answers."""
+        number = lane.breaker.should_tend(home.loop.time())
+        if number:
+            self._leave_behind(home, self._tend_behind(home, lane, number))
+
+    async def _tend_behind(self, home: Home, lane: Lane, number: int) -> None:
+        breaker, took_s, now = lane.breaker, 0.0, home.loop.time
+        try:
+            while home.lanes.get(lane.address) is lane and (rest := breaker.rest(now(), number)):
+                await asyncio.sleep(max(rest - took_s, _LEAST_REST_S))
+                start = now()
+                # Once to connect, for which no caller has the time, and once as a caller would.
+                patience_s = (self._router.patient_s, breaker.slow_s)
+                fault = await self._probe(home, lane.address, patience_s)
+                if fault is None or fault.kind in PASSING:
+                    breaker.close()
+                    where = self._router.where(lane.address)
+                    self._log.warn(f"back {where}", f"{where}: it answers again")
+                elif self._router.should_refresh(now()):
+                    self._leave_behind(home, self._refresh_behind(home))
+                took_s = now() - start
+        except BaseException:
+            breaker.abandon(now(), number)
+            raise
+
+    async def _probe(
+        self, home: Home, address: Address, patience_s: Sequence[float], *, charge: bool = True
+    ) -> Fault | None:
+        """Have something decided, once for each of these patiences; return why it was not."""
+        request = self._router.probe(self._packer, address, charge=charge)
+        if request is None:
+            return self._router.owns_nothing(address)
+        for seconds in patience_s:
+            answer = await self._ask(home, request, home.loop.time() + seconds, insist=True)
+            if isinstance(answer, Fault):
+                return answer
+        return None
 
     async def _refresh_behind(self, home: Home) -> None:
         trouble = None
@@ -207,6 +319,12 @@ class AsyncRedisBackend:
             self._router.refreshed(home.loop.time(), trouble)
 
     async def _learn_shape(self, home: Home) -> None:
+        if not self._router.clustered:
+            if await self._named_primary() != self._router.primary:
+                for each in list(self._homes.values()):
+                    for lane in list(each.lanes.values()):
+                        lane.renew()
+            return
         self._router.learn(await self._find(route.find_owners(self._router.candidates())))
         for gone in set(home.lanes) - set(self._router.nodes()):
             if home.lanes[gone].is_idle:
@@ -223,13 +341,18 @@ class AsyncRedisBackend:
             found: T = done.value
             return found
 
+    async def _named_primary(self) -> Address:
+        finder = route.find_primary(self._target.addresses, self._target.service)
+        return await self._find(finder, sentinel=True)
+
     async def _ask_about(
         self, address: Address, command: tuple[str, ...], sentinel: bool
     ) -> object:
+        seconds = self._router.connect_s
         try:
-            opened = await open_stream(self._target, address, _CONNECT_S / 2, sentinel=sentinel)
+            opened = await open_stream(self._target, address, seconds, sentinel=sentinel)
             try:
-                return await _ask_once(opened, command)
+                return await _ask_once(opened, command, seconds)
             finally:
                 opened[1].close()
         except Exception as error:
@@ -239,26 +362,31 @@ class AsyncRedisBackend:
         """Return a connection to a server that knows the script."""
         target = self._target
         if target.kind == "sentinel":
-            finder = route.find_primary(target.addresses, target.service)
-            address = await self._find(finder, sentinel=True)
-        opened = await open_stream(target, address, _CONNECT_S)
+            address = await self._named_primary()
+        opened = await open_stream(target, address, self._router.connect_s)
         try:
-            greeting = greet(must_lead=target.kind == "sentinel")
+            greeting = greet(
+                must_lead=target.kind == "sentinel", is_new=self._router.is_new(address)
+            )
             command = next(greeting)
             while True:
-                command = greeting.send(await _ask_once(opened, command))
-        except StopIteration:
+                reply = await _ask_once(opened, command, self._router.connect_s)
+                command = greeting.send(reply)
+        except StopIteration as done:
+            self._router.met(address)
+            if done.value:
+                self._log.warn("greeting", f"{self._router.where(address)}: {done.value}")
             return opened
         except BaseException:
             opened[1].close()
             raise
 
 
-async def _ask_once(opened: Opened, command: tuple[str, ...]) -> object:
+async def _ask_once(opened: Opened, command: tuple[str, ...], seconds: float) -> object:
     """Send one command on a stream that nobody else uses, and return its reply."""
     stream, writer = opened
     reader = new_reader()
-    async with asyncio.timeout(_CONNECT_S):
+    async with asyncio.timeout(seconds):
         writer.write(pack_command(command))
         while (reply := reader.gets()) is NO_REPLY:
             data = await stream.read(_CHUNK)

@@ -11,20 +11,26 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+from msgspec import structs
+
 from limen.backends import Fault
 from limen.backends.redis.batch import (
     MAX_REQUESTS,
+    Again,
     Answer,
     Call,
     Request,
     calls_of,
     is_suspicious,
 )
+from limen.backends.redis.breaker import Breaker
 from limen.backends.redis.protocol import NO_REPLY, Reader, fault_of, new_reader
 from limen.connect import Address, Opened
 
 _MAX_PACKETS = 2
 _WORTH_TWO = 32
+_LATE_S = 0.02
+"""By how much a timer has to be late to show that something has held up the loop."""
 
 
 class Ticket:
@@ -53,8 +59,12 @@ class Lane(asyncio.Protocol):
         address: Address,
         where: str,
         deadline: float,
+        breaker: Breaker,
+        on_open: Callable[[Lane], object],
     ) -> None:
         self.address: Address = address
+        self.breaker: Breaker = breaker
+        self._on_open = on_open
         self._loop = loop
         self._open_stream = open_stream
         self._where = where
@@ -63,12 +73,17 @@ class Lane(asyncio.Protocol):
         self._calls: deque[Call[Ticket]] = deque()
         """What was sent and not answered, in that order."""
         self._writer: asyncio.StreamWriter | None = None
+        self._is_stale = False
+        """Whether the connection leads to who was the primary."""
         self._reader: Reader = new_reader()
         self._connecting: asyncio.Task[None] | None = None
+        self._connecting_since = 0.0
         self._packets = 0
         """How many packets are under way."""
         self._will_flush = False
         self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = 0.0
+        """When the timer is due. Not every loop's handle can tell."""
 
     def ask(self, request: Request, ends: float) -> asyncio.Future[Answer]:
         """Stand in line; the future gets the answer, at the latest when the time is over."""
@@ -78,9 +93,13 @@ class Lane(asyncio.Protocol):
             # Not now but soon: what else is ready to run may have something to ask, too.
             self._will_flush = True
             self._loop.call_soon(self._flush)
-        if self._timer is None or self._timer.when() > ends:
+        if self._timer is None or self._rings_at > ends:
             self._set_timer(ends)
         return future
+
+    def renew(self) -> None:
+        """Have another connection opened as soon as nobody waits for a reply of this one."""
+        self._is_stale = True
 
     @property
     def is_idle(self) -> bool:
@@ -99,8 +118,16 @@ class Lane(asyncio.Protocol):
     def _flush(self) -> None:
         """Send what waits, as one packet."""
         self._will_flush = False
+        if self._is_stale:
+            if self._calls:
+                return
+            self._is_stale = False
+            if self._writer is not None:
+                self._writer.transport.abort()
+                self._writer = None
         if self._writer is None:
             if self._waiting and self._connecting is None:
+                self._connecting_since = self._loop.time()
                 self._connecting = self._loop.create_task(self._connect())
             return
         # In two halves: the server works on one while this process works on the other.
@@ -115,11 +142,15 @@ class Lane(asyncio.Protocol):
             if not ticket.future.done():  # else cancelled, or too late
                 batch.append(ticket)
         if batch:
-            calls = calls_of(batch)
+            calls, now = calls_of(batch), self._loop.time()
             for call in calls:
-                call.sent_at = self._loop.time()
+                call.sent_at = now
             calls[-1].ends_packet = True
+            if self.breaker.is_alert:
+                due = now + self.breaker.slow_s
+                self._loop.call_at(due, self._find_slow, calls[-1], due)
             self._packets += 1
+            self.breaker.batches.add(len(batch))
             self._calls.extend(calls)
             self._writer.write(b"".join([call.encode() for call in calls]))
 
@@ -136,12 +167,13 @@ class Lane(asyncio.Protocol):
                 answers = call.answers(reply, self._where)
                 self._calls.popleft()
                 self._packets -= call.ends_packet
-                is_right = True
+                strange: Fault | Again | None = None
                 for ticket, answer in answers:
-                    is_right = is_right and not is_suspicious(answer)
+                    if not isinstance(answer, bytes) and not is_suspicious(strange):
+                        strange = answer
                     ticket.tell(answer)
-                if not is_right:
-                    self._lose(Fault("connection", f"{self._where}: it led to a wrong server"))
+                self._take_note(call, strange)
+                if is_suspicious(strange):
                     return
             if not self._calls and reader.has_data():
                 # It says more than it was asked: the next caller would be told that.
@@ -155,13 +187,44 @@ class Lane(asyncio.Protocol):
             self._will_flush = True
             self._loop.call_soon(self._flush)
 
+    def _find_slow(self, call: Call[Ticket], due: float) -> None:
+        """See that a call is not answered yet. Who comes late for that was held up, too."""
+        call.is_slow = self._loop.time() <= due + _LATE_S
+
+    def _take_note(self, call: Call[Ticket], strange: Fault | Again | None) -> None:
+        """See what a reply says of the server, and of the connection that brought it.
+
+        Once for each packet: what came together failed together.
+        """
+        if not call.ends_packet and not is_suspicious(strange):
+            return
+        if isinstance(strange, Fault):
+            if is_suspicious(strange):
+                self._lose(strange)
+            else:
+                self._failed(strange)
+        elif is_suspicious(strange):
+            # Not what those behind it are told: another one may have taken their writes.
+            wrong = Fault("connection", f"{self._where}: it led to a wrong server")
+            self._lose(wrong, counts=False)
+            self._failed(Fault("readonly", f"{self._where}: it takes no writes any more"))
+        else:
+            now, breaker = self._loop.time(), self.breaker
+            breaker.trips.add(now - call.sent_at)
+            if breaker.is_alert:
+                if breaker.answered(now, call.is_slow):
+                    self._on_open(self)
+            elif now > call.sent_at + breaker.slow_s:
+                # It may have been the loop that was slow: from now on there is a timer beside.
+                breaker.watch(now)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell those whose call was under way."""
         if self._writer is not None:
             error = exc or ConnectionError("the server closed the connection")
             self._lose(fault_of(error, self._where))
 
-    def _lose(self, fault: Fault, *, everybody: bool = False) -> None:
+    def _lose(self, fault: Fault, *, everybody: bool = False, counts: bool = True) -> None:
         """Give up the connection: the replies to what was sent will never be known."""
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -172,11 +235,19 @@ class Lane(asyncio.Protocol):
                 ticket.tell(fault)
         if everybody or writer is None:
             waiting, self._waiting = self._waiting, deque()
+            unsent = structs.replace(fault, unsent=True)
             for ticket in waiting:
-                ticket.tell(fault)
+                ticket.tell(unsent)
         elif self._waiting and not self._will_flush:
             self._will_flush = True
             self._loop.call_soon(self._flush)
+        # A connection that ends while nobody uses it is no failure.
+        if counts and not everybody and (calls or writer is None or fault.kind == "protocol"):
+            self._failed(fault)
+
+    def _failed(self, fault: Fault) -> None:
+        if self.breaker.failed(self._loop.time(), fault):
+            self._on_open(self)
 
     async def _connect(self) -> None:
         try:
@@ -195,21 +266,29 @@ class Lane(asyncio.Protocol):
     def _set_timer(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._expire)
+        self._timer, self._rings_at = self._loop.call_at(when, self._expire), when
 
     def _expire(self) -> None:
         """Tell those whose time is over. One timer serves all: it is set anew when it rings."""
         self._timer = None
         now = self._loop.time()
+        if now > self._rings_at + _LATE_S:
+            # The loop was held up, and connecting with it: that says nothing of the server.
+            self._connecting_since = now
         fault = Fault("timeout", f"{self._where}: no answer in time")
+        unsent = structs.replace(fault, unsent=True)
+        sent = [(ticket, fault) for call in self._calls for ticket in call.waiters]
         next_end = None
-        for ticket in [*(each for call in self._calls for each in call.waiters), *self._waiting]:
+        for ticket, told in [*sent, *[(ticket, unsent) for ticket in self._waiting]]:
             if ticket.future.done():
                 continue
             if ticket.ends <= now:
-                ticket.tell(fault)
+                ticket.tell(told)
             elif next_end is None or ticket.ends < next_end:
                 next_end = ticket.ends
+        if self._connecting and now >= self._connecting_since + self.breaker.slow_s:
+            self._connecting_since = now
+            self._failed(fault)
         if self._calls:
             # A call that had the whole deadline proves the connection dead: all behind it would
             # hang as well. One that began late in its callers' time proves nothing yet.

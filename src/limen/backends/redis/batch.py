@@ -95,6 +95,8 @@ class Call(Struct, Generic[Waiter]):
     sent_at: float = 0.0
     ends_packet: bool = False
     """Whether it is the last of those that were sent together."""
+    is_slow: bool = False
+    """Whether somebody saw that it was not answered in good time."""
 
     def encode(self) -> bytes:
         """Return the command as it is sent, behind ASKING where that is needed."""
@@ -139,12 +141,12 @@ def calls_of(waiters: Sequence[Waiter]) -> list[Call[Waiter]]:
     return calls
 
 
-def greet(*, must_lead: bool) -> Generator[tuple[str, ...], object, None]:
+def greet(*, must_lead: bool, is_new: bool) -> Generator[tuple[str, ...], object, str]:
     """Get a server ready that was just connected to: yield commands, be sent the replies.
 
     It is given the script, if it does not have it. A server that forbids that is left alone: the
     script then goes along with the first call. With `must_lead`, a replica is refused: a sentinel
-    may not know yet that it is one.
+    may not know yet that it is one. Of one that `is_new`, return what to warn of; it may be empty.
     """
     if must_lead:
         role = yield ("ROLE",)
@@ -155,6 +157,21 @@ def greet(*, must_lead: bool) -> Generator[tuple[str, ...], object, None]:
         reply = yield "SCRIPT", "LOAD", script.text()
     if isinstance(reply, ServerError) and not str(reply).startswith("NOPERM"):
         raise reply
+    return _warning((yield "INFO", "memory")) if is_new else ""
+
+
+def _warning(info: object) -> str:
+    """Say that a server throws limits away when it is full; of what it does not tell, nothing."""
+    if not isinstance(info, bytes):
+        return ""
+    told = dict(line.partition(":")[::2] for line in info.decode("utf-8", "replace").splitlines())
+    policy = told.get("maxmemory_policy", "noeviction")
+    if policy == "noeviction" or told.get("maxmemory", "0") == "0":
+        return ""
+    return (
+        f"with maxmemory-policy {policy} it forgets limits when it is full, and so hands them out "
+        "anew (give limits a server of their own, or CONFIG SET maxmemory-policy noeviction)"
+    )
 
 
 @cache
@@ -209,7 +226,7 @@ class Packer:
         return key_slot(key.encode()) if self._clustered else 0
 
 
-def is_suspicious(answer: Answer) -> bool:
+def is_suspicious(answer: Answer | None) -> bool:
     """Return whether the connection that brought an answer is not to be used again."""
     if isinstance(answer, Again):
         return answer.fresh

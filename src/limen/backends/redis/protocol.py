@@ -8,12 +8,11 @@ from typing import Any
 import hiredis
 from hiredis import Reader
 from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
     BusyLoadingError,
     InvalidResponse,
-    NoPermissionError,
+    RedisClusterException,
     RedisError,
+    ResponseError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -45,9 +44,26 @@ _KINDS: dict[str, FaultKind] = {
     "WRONGTYPE": "poisoned",
     # What servers say without a code: the last two, of a command that a script may not run.
     "cluster support disabled": "cluster",
+    "max number of clients": "connection",
     "ACL failure": "rights",
     "The user executing the script can't": "rights",
 }
+_CLASSES: dict[str, FaultKind] = {
+    "AuthenticationError": "rights",
+    "AuthorizationError": "rights",
+    "ExternalAuthProviderError": "rights",
+    "NoPermissionError": "rights",
+    "AuthenticationWrongNumberOfArgsError": "rights",
+    "MasterDownError": "loading",
+    "ReadOnlyError": "readonly",
+    "OutOfMemoryError": "memory",
+    "ClusterError": "cluster",
+    "ClusterCrossSlotError": "cluster",
+    "TryAgainError": "cluster",
+    "AskError": "cluster",
+}
+"""What redis-py makes of errors that have a code, and then drops it. By name: not every version of
+it has all of these. The first that fits."""
 _ADVICE: dict[FaultKind, str] = {
     "rights": "check user, password and ACL; `limen doctor URL` prints the line that is needed",
     "loading": "the server is reading its data; it comes back by itself",
@@ -110,16 +126,24 @@ def _kind(error: BaseException | str) -> FaultKind:
             return _KINDS[word]
         # Inside a script Redis puts its own words before the code, or behind it.
         return next((kind for code, kind in _KINDS.items() if code in text), "script")
-    if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError):
-        return "rights"
+    if isinstance(error, RedisError):
+        names = {each.__name__ for each in type(error).__mro__}
+        known = [kind for name, kind in _CLASSES.items() if name in names]
+        if known:
+            return known[0]
+    if isinstance(error, ResponseError):
+        return _kind(str(error))  # as the server said it
     if isinstance(error, BusyLoadingError):
         return "loading"
     if isinstance(error, TimeoutError | RedisTimeoutError):
         return "timeout"
     if isinstance(error, InvalidResponse):
         return "protocol"
-    if isinstance(error, RedisConnectionError | OSError):
+    if isinstance(error, RedisConnectionError | OSError | EOFError):
         return "tls" if _is_tls(error) else "connection"
+    if isinstance(error, RedisClusterException):
+        # Not a RedisError, as one would think.
+        return "cluster"
     return "script" if isinstance(error, RedisError) else "internal"
 
 

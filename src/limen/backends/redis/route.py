@@ -5,23 +5,34 @@ The finders are generators: they yield whom to ask what, and are sent the reply 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Generator, Iterable
+from itertools import groupby
 from typing import Any
 
-from limen.backends import Fault, Reset
+from msgspec import structs
+
+from limen.backends import Fault, Reset, Shard, Vitals
 from limen.backends.redis.batch import Again, Packer, Request
+from limen.backends.redis.breaker import Breaker
 from limen.backends.redis.protocol import Unfound, fault_of
+from limen.chance import CHANCE
 from limen.connect import Address, Target, show_address
 from limen.model import Check, Limit
 
 SLOTS = 16_384
 MAX_TRIES = 8
 """How often a request is sent on before it is given up."""
+_CONNECT_S = 0.4
+_PATIENT_S = 2.0
 _REFRESH_S = 0.25
+_NAMED_S = 1.0
+"""How often sentinels are asked whom they name. An old primary takes writes for seconds, and nobody
+will ever hear of them."""
 _LOST_S = 2.0
 """After which one who looks up the shape is taken for lost, with its loop or its process."""
-_PROBE = Limit(1, 1)
+_PROBE = Limit(1_000_000, 1, algorithm="fixed_window")
+_PROBES = 100_000
+"""Among how many keys to look for one that a node owns. It may own a single slot of 16,384."""
 _RESHAPING = ("connection", "timeout", "cluster", "loading", "readonly")
 Question = tuple[Address, tuple[str, ...]]
 """Whom to ask, and the command."""
@@ -33,10 +44,28 @@ class Router:
     Not safe by itself: only one caller at a time may ask `should_refresh`.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, deadline: float) -> None:
         self.target: Target = target
+        self._deadline = deadline
+        self.connect_s: float = max(_CONNECT_S, deadline)
+        """How long a step of opening a connection may take. No caller waits for that long.
+
+        A packet that got lost is sent again after a second, and a new try is sooner there.
+        """
+        self.patient_s: float = max(_PATIENT_S, 2 * deadline)
+        """How long connecting and being answered may take who has time."""
+        self._breakers: dict[Address, Breaker] = {}
+        self._probes: dict[Address, Check] = {}
+        """A key of each node, once it was looked for."""
+        self._met: set[Address] = set()
         self.clustered: bool = target.kind == "cluster"
+        self.moves: bool = target.kind in ("cluster", "sentinel")
+        """Whether another server may have to be asked one day."""
+        self.primary: Address | None = None
+        """Whom sentinels named, when it was last connected to."""
         self._owners: list[Address | None] = [None] * SLOTS
+        self._nodes: dict[Address, None] = {}
+        """Who is among the owners. To look through them takes a millisecond."""
         self.is_known: bool = False
         """Whether the shape of the cluster was ever learnt."""
         self._trouble: Fault | None = None
@@ -47,7 +76,8 @@ class Router:
     @property
     def is_unknown_yet(self) -> bool:
         """Whether nothing is known, and somebody is finding out."""
-        return self._is_refreshing and not self.is_known
+        is_unknown = self.clustered and not self.is_known and self._trouble is None
+        return is_unknown and self._is_refreshing
 
     def address(self, request: Request) -> Address | None:
         """Return whom to ask; None when nobody is known to own the slot."""
@@ -57,34 +87,87 @@ class Router:
 
     def nodes(self) -> list[Address]:
         """Return every node that owns something."""
-        return list(dict.fromkeys(owner for owner in self._owners if owner))
+        return list(self._nodes)
 
-    def probes(self, packer: Packer) -> list[Request]:
-        """Return a request for each server: it changes nothing, and needs the rights to."""
-        probes: dict[Address | None, Request] = {}
-        wanted = len(self.nodes()) if self.clustered else 1
-        for number in range(SLOTS):
-            request = packer.change(Reset((Check(_PROBE, f"ping {number}"),)))
-            probes.setdefault(self.address(request), request)
-            if len(probes) >= wanted:
-                break
-        return list(probes.values())
+    def breaker(self, address: Address) -> Breaker:
+        """Return the breaker of a server."""
+        found = self._breakers.get(address)
+        if found is None:
+            made = Breaker(self.where(address), self._deadline)
+            found = self._breakers.setdefault(address, made)
+        return found
+
+    def shards(self) -> tuple[Shard, ...]:
+        """Return how each server is doing that was ever asked."""
+        return tuple([breaker.shard for breaker in list(self._breakers.values())])
+
+    def begin(self) -> None:
+        """Begin anew, in the child of a fork."""
+        self.refreshed(float("-inf"))
+        for breaker in self._breakers.values():
+            breaker.begin()
+
+    def is_new(self, address: Address) -> bool:
+        """Return whether there never was a connection to a server."""
+        return address not in self._met
+
+    def met(self, address: Address) -> None:
+        """Take note of a connection."""
+        self._met.add(address)
+        if self.target.kind == "sentinel":
+            self.primary = address
+
+    def servers(self) -> list[Address]:
+        """Return whom decisions are asked of."""
+        return self.nodes() if self.clustered else [self.target.addresses[0]]
+
+    def probe(self, packer: Packer, address: Address, *, charge: bool) -> Request | None:
+        """Return a request that shows whether a server decides; None if it has nothing to decide.
+
+        With `charge` it charges a key that nobody else uses and that is gone after two seconds:
+        only who writes learns that the server is full. Without, it leaves nothing behind.
+        """
+        check: Check | None = Check(_PROBE, "limen probe")
+        if self.clustered:
+            check = self._probes.get(address)
+            if check is None or self._owners[packer.slot_of(check)] != address:
+                check = self._own_key(packer, address)
+            if check is None:
+                return None
+            self._probes[address] = check
+        assert check is not None
+        return packer.checks((check,), True, "") if charge else packer.change(Reset((check,)))
+
+    def _own_key(self, packer: Packer, address: Address) -> Check | None:
+        if address not in self._owners:
+            return None
+        keys = (Check(_PROBE, f"limen probe {number}") for number in range(_PROBES))
+        return next((key for key in keys if self._owners[packer.slot_of(key)] == address), None)
 
     def candidates(self) -> list[Address]:
         """Return whom to ask about the cluster: who is in it, then who was named at first.
 
-        In another order each time: one that is cut off from the others knows an old shape.
+        In another order each time: one that is cut off from the others knows an old shape. Who is
+        left alone comes last: it may let the question wait for as long as it can.
         """
         nodes, named = self.nodes(), list(self.target.addresses)
-        random.shuffle(nodes)
-        random.shuffle(named)
-        return [*nodes, *named]
+        CHANCE.shuffle(nodes)
+        CHANCE.shuffle(named)
+        return sorted([*nodes, *named], key=self._is_left_alone)
+
+    def _is_left_alone(self, address: Address) -> bool:
+        breaker = self._breakers.get(address)
+        return breaker is not None and breaker.is_open
 
     def learn(self, owners: list[Address | None]) -> None:
         """Take over what a node knows."""
         self._owners = owners
+        # Equal ones stand together and are one object: most are passed over without hashing.
+        self._nodes = dict.fromkeys(owner for owner, _ in groupby(owners) if owner)
         self.is_known = True
         self._is_stale = False
+        known = list(self._breakers.items())
+        self._breakers = {each: breaker for each, breaker in known if each in self._nodes}
 
     def follow(self, request: Request, again: Again, said_by: Address) -> Request:
         """Return what to ask after a redirection; remember a slot that has moved for good."""
@@ -92,6 +175,7 @@ class Router:
             again = Again((said_by[0], again.address[1]), asking=again.asking)
         if again.address and not again.asking:
             self._owners[request.slot] = again.address
+            self._nodes[again.address] = None
             self._is_stale = True
         return again.redirect(request)
 
@@ -127,13 +211,19 @@ class Router:
         """Say so; and if nothing is known at all, why not."""
         self._is_stale = True
         if self._trouble is not None and not self.is_known:
-            return self._trouble
+            return structs.replace(self._trouble, unsent=True)
         where = self.target.shown
         return Fault("cluster", f"{where}: no node is known to serve slot {request.slot}")
 
+    def owns_nothing(self, address: Address) -> Fault:
+        """Say that a server has nothing to decide."""
+        return Fault("cluster", f"{self.where(address)}: no slot is served there")
+
     def should_refresh(self, now: float) -> bool:
-        """Return whether to look up the owners now: one at a time, and not too often."""
-        if not (self.clustered and self._is_stale) or now < self._refreshed_at + _REFRESH_S:
+        """Return whether to look up now whom to ask: one at a time, and not too often."""
+        every_s = _REFRESH_S if self.clustered else _NAMED_S
+        is_due = self._is_stale if self.clustered else self.primary is not None
+        if not is_due or now < self._refreshed_at + every_s:
             return False
         if self._is_refreshing and now < self._refreshing_since + _LOST_S:
             return False
@@ -169,9 +259,19 @@ def _owners(reply: list[Any], asked: Address) -> list[Address | None]:
     for first, last, primary, *_ in reply:
         host = _text(primary[0] or "")
         host = asked[0] if host in ("", "?") else host
-        for slot in range(first, last + 1):
-            owners[slot] = (host, primary[1])
+        owners[first : last + 1] = [(host, primary[1])] * (last + 1 - first)
     return owners
+
+
+def vitals_of(info: object, ping_s: float) -> Vitals:
+    """Read what a server says to INFO. Raises when it says something else."""
+    if isinstance(info, Exception):
+        raise info
+    lines = _text(info).splitlines()
+    said = dict(line.split(":", 1) for line in lines if ":" in line)
+    return Vitals(
+        int(said.get("used_memory", 0)), float(said.get("instantaneous_ops_per_sec", 0)), ping_s
+    )
 
 
 def find_primary(
@@ -181,7 +281,7 @@ def find_primary(
     said: object = "there is none"
     # In another order each time: one that is cut off from the others may name an old one.
     shuffled = list(sentinels)
-    random.shuffle(shuffled)
+    CHANCE.shuffle(shuffled)
     for address in shuffled:
         said = yield address, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
         if isinstance(said, list) and len(said) == 2:

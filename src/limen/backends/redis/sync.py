@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 import selectors
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from limen import fork
-from limen.backends import Change, Correct, Fault, Reset
+from limen.backends import Change, Correct, Fault, Reset, Shard
 from limen.backends.redis import across, route, script
 from limen.backends.redis.batch import Again, Packer, Request, greet
+from limen.backends.redis.breaker import PASSING
 from limen.backends.redis.protocol import fault_of
-from limen.backends.redis.sync_lane import CONNECT_S, Lane, Ticket, Wire
+from limen.backends.redis.sync_lane import Lane, Ticket, Wire
+from limen.backends.sampled import SampledLog
 from limen.connect import Address, Target, open_socket
 from limen.model import Check, Reading, receipt_ids
 
 T = TypeVar("T")
-_logger = logging.getLogger("limen")
+_LEAST_REST_S = 0.05
 
 
 class RedisBackend:
@@ -28,10 +30,11 @@ class RedisBackend:
     def __init__(self, target: Target, namespace: str, deadline: float) -> None:
         self._target = target
         self._deadline = deadline
-        self._router = route.Router(target)
+        self._router = route.Router(target, deadline)
         self._packer = Packer(namespace, clustered=self._router.clustered)
         self._lanes: dict[Address, Lane] = {}
         self._receipt_ids = receipt_ids()
+        self._log = SampledLog()
         self.lost_refunds: int = 0
         """How many reservations could not be given back, and stay charged for their period."""
         self._begin()
@@ -40,11 +43,12 @@ class RedisBackend:
     def _begin(self) -> None:
         self._mutex = threading.Lock()
         self._looked_up = threading.Event()
+        self._closed = threading.Event()
 
     def after_fork(self) -> None:
         """Leave the other process its connections, and begin with none."""
         self._begin()
-        self._router.refreshed(float("-inf"))
+        self._router.begin()
         self._receipt_ids = receipt_ids()
         for lane in self._lanes.values():
             lane.begin()
@@ -79,28 +83,41 @@ class RedisBackend:
                 self._learn_shape()
         except Exception as error:
             return fault_of(error, self._target.shown)
-        for request in self._router.probes(self._packer):
-            answer = self._ask(request, time.monotonic() + 2 * CONNECT_S)
-            if isinstance(answer, Fault):
-                return answer
+        for address in self._router.servers():
+            fault = self._probe(address, (self._router.patient_s,), charge=False)
+            if fault is not None:
+                return fault
+            breaker = self._router.breaker(address)
+            if breaker.is_open and not self._probe(address, (breaker.slow_s,)):
+                breaker.close()
         return None
+
+    def shards(self) -> tuple[Shard, ...]:
+        """Return how each server is doing."""
+        return self._router.shards()
 
     def close(self) -> None:
         """Let go of every connection."""
+        self._closed.set()
+        self._closed = threading.Event()
         for lane in self._lanes.values():
             lane.close()
 
-    def _ask(self, request: Request, ends: float) -> bytes | Fault:
+    def _ask(self, request: Request, ends: float, *, insist: bool = False) -> bytes | Fault:
         tries, again = 0, Again()
         while tries < route.MAX_TRIES:
-            if self._router.clustered:
+            if self._router.moves:
                 self._know_shape(ends)
-            lane = self._lane(request)
+            lane = self._lane(request, insist=insist)
             if isinstance(lane, Fault):
                 return lane
             ticket = Ticket(request, ends)
-            lane.start(ticket)
-            answer = lane.finish(ticket)
+            try:
+                lane.start(ticket)
+                answer = lane.finish(ticket)
+            except BaseException as error:
+                lane.abandon(ticket, error)
+                raise
             if isinstance(answer, bytes):
                 return answer
             if isinstance(answer, Again):
@@ -126,13 +143,19 @@ class RedisBackend:
                 ticket.answer = lane
             else:
                 by_lane.setdefault(lane, []).append(ticket)
-        for lane, started in by_lane.items():
-            for ticket in started:
-                ticket.is_elsewhere = len(by_lane) > 1
-            lane.start(*started)
-        for lane in _ready_first(by_lane, ends):
-            for ticket in by_lane[lane]:
-                lane.finish(ticket)
+        try:
+            for lane, started in by_lane.items():
+                for ticket in started:
+                    ticket.is_elsewhere = len(by_lane) > 1
+                lane.start(*started)
+            for lane in _ready_first(by_lane, ends):
+                for ticket in by_lane[lane]:
+                    lane.finish(ticket)
+        except BaseException as error:
+            for lane, started in by_lane.items():
+                for ticket in started:
+                    lane.abandon(ticket, error)
+            raise
         answers: list[bytes | Fault] = []
         for ticket in tickets:
             answer = ticket.answer
@@ -160,12 +183,15 @@ class RedisBackend:
             return result
 
     def _carry_out(self, step: across.Step, ends: float | None = None) -> list[bytes | Fault]:
+        refusal = self._foreseen(step) if step.reserves else None
+        if refusal is not None:
+            return [refusal] * len(step.requests)
         replies = self._ask_all(step.requests, ends or time.monotonic() + self._deadline)
         lost = step.lost(replies)
         if lost:
             with self._mutex:
                 self.lost_refunds += len(lost)
-            _logger.warning("%d charges were not given back: %s", len(lost), lost[0])
+            self._log.warn("lost", f"{len(lost)} charges were not given back: {lost[0]}")
         return replies
 
     def _know_shape(self, ends: float) -> None:
@@ -177,7 +203,8 @@ class RedisBackend:
         if self._router.is_unknown_yet:
             self._looked_up.wait(max(ends - time.monotonic(), 0))
 
-    def _lane(self, request: Request) -> Lane | Fault:
+    def _lane(self, request: Request, *, insist: bool = False) -> Lane | Fault:
+        """Return the way to whom a request is for; if that one is left alone, say so instead."""
         address = self._router.address(request)
         if address is None:
             return self._router.nobody_owns(request)
@@ -185,11 +212,64 @@ class RedisBackend:
         if lane is None:
             with self._mutex:
                 lane = self._lanes.setdefault(address, self._new_lane(address))
+        if lane.breaker.is_open and not insist:
+            self._tend(lane)
+            self._router.suspect(lane.breaker.refusal)
+            return lane.breaker.refusal
         return lane
 
+    def _foreseen(self, step: across.Step) -> Fault | None:
+        """Return the fault of a server that is left alone: nobody else is to be charged then."""
+        for request in step.requests:
+            lane = self._lane(request)
+            if isinstance(lane, Fault) and lane.unsent:
+                return lane
+        return None
+
     def _new_lane(self, address: Address) -> Lane:
-        where = self._router.where(address)
-        return Lane(lambda: self._open(address), address, where, self._deadline)
+        where, breaker = self._router.where(address), self._router.breaker(address)
+        open_wire = partial(self._open, address)
+        return Lane(open_wire, address, where, self._deadline, breaker, self._tend)
+
+    def _tend(self, lane: Lane) -> None:
+        """See to it that a server which is left alone is asked again, when it answers."""
+        number = lane.breaker.should_tend(time.monotonic())
+        if number:
+            _start(self._tend_behind, lane, number, self._closed)
+
+    def _tend_behind(self, lane: Lane, number: int, closed: threading.Event) -> None:
+        breaker, took_s, now = lane.breaker, 0.0, time.monotonic
+        while self._lanes.get(lane.address) is lane and (rest := breaker.rest(now(), number)):
+            if closed.wait(max(rest - took_s, _LEAST_REST_S)):
+                # Whoever uses the limiter again begins anew.
+                breaker.close()
+                return
+            start = now()
+            # Once to connect, for which no caller has the time, and once as a caller would.
+            fault = self._probe(lane.address, (self._router.patient_s, breaker.slow_s))
+            if closed.is_set():
+                # Meanwhile; and this has opened a connection again.
+                lane.close()
+            if fault is None or fault.kind in PASSING:
+                breaker.close()
+                where = self._router.where(lane.address)
+                self._log.warn(f"back {where}", f"{where}: it answers again")
+            else:
+                self._know_shape(now())
+            took_s = now() - start
+
+    def _probe(
+        self, address: Address, patience_s: Sequence[float], *, charge: bool = True
+    ) -> Fault | None:
+        """Have something decided, once for each of these patiences; return why it was not."""
+        request = self._router.probe(self._packer, address, charge=charge)
+        if request is None:
+            return self._router.owns_nothing(address)
+        for seconds in patience_s:
+            answer = self._ask(request, time.monotonic() + seconds, insist=True)
+            if isinstance(answer, Fault):
+                return answer
+        return None
 
     def _follow(self, request: Request, again: Again, lane: Lane, ends: float) -> Request:
         if again.pause_s:
@@ -207,6 +287,11 @@ class RedisBackend:
             self._looked_up.set()
 
     def _learn_shape(self) -> None:
+        if not self._router.clustered:
+            if self._named_primary() != self._router.primary:
+                for lane in list(self._lanes.values()):
+                    lane.renew()
+            return
         self._router.learn(self._find(route.find_owners(self._router.candidates())))
         nodes = set(self._router.nodes())
         with self._mutex:
@@ -223,11 +308,16 @@ class RedisBackend:
             found: T = done.value
             return found
 
+    def _named_primary(self) -> Address:
+        finder = route.find_primary(self._target.addresses, self._target.service)
+        return self._find(finder, sentinel=True)
+
     def _ask_about(self, address: Address, command: tuple[str, ...], sentinel: bool) -> object:
+        seconds = self._router.connect_s
         try:
-            wire = Wire(open_socket(self._target, address, CONNECT_S / 2, sentinel=sentinel))
+            wire = Wire(open_socket(self._target, address, seconds, sentinel=sentinel))
             try:
-                return wire.ask(*command, ends=time.monotonic() + CONNECT_S)
+                return wire.ask(*command, ends=time.monotonic() + seconds)
             finally:
                 wire.close()
         except Exception as error:
@@ -237,16 +327,20 @@ class RedisBackend:
         """Return a connection to a server that knows the script."""
         target = self._target
         if target.kind == "sentinel":
-            finder = route.find_primary(target.addresses, target.service)
-            address = self._find(finder, sentinel=True)
-        wire = Wire(open_socket(target, address, CONNECT_S))
+            address = self._named_primary()
+        wire = Wire(open_socket(target, address, self._router.connect_s))
         try:
-            greeting = greet(must_lead=target.kind == "sentinel")
+            greeting = greet(
+                must_lead=target.kind == "sentinel", is_new=self._router.is_new(address)
+            )
             command = next(greeting)
             while True:
-                reply = wire.ask(*command, ends=time.monotonic() + CONNECT_S)
+                reply = wire.ask(*command, ends=time.monotonic() + self._router.connect_s)
                 command = greeting.send(reply)
-        except StopIteration:
+        except StopIteration as done:
+            self._router.met(address)
+            if done.value:
+                self._log.warn("greeting", f"{self._router.where(address)}: {done.value}")
             return wire
         except BaseException:
             wire.close()

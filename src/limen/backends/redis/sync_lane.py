@@ -17,20 +17,24 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import structs
+
 from limen.backends import Fault
 from limen.backends.redis.batch import (
     MAX_REQUESTS,
+    Again,
     Answer,
     Call,
     Request,
     calls_of,
     is_suspicious,
 )
+from limen.backends.redis.breaker import Breaker
 from limen.backends.redis.protocol import NO_REPLY, fault_of, new_reader, pack_command
 from limen.connect import Address
 
 CONNECT_S = 1.0
-"""How long a step of opening a connection may take. No caller waits for that long."""
+"""By when a connection should be open; only to tell who opens one from who is lost."""
 _GRACE_S = 5.0
 _IDLE_S = 1.0
 _CHUNK = 16_384
@@ -58,6 +62,8 @@ class Wire:
         self.used_at: float = time.monotonic()
         self.owed: int = 0
         """How many replies are still to come."""
+        self.owes_since: float = 0.0
+        """Since when there is one to come."""
 
     def send(self, packet: bytes, ends: float, replies: int = 1) -> None:
         """Write it all, or raise."""
@@ -145,7 +151,7 @@ class Lead:
 class Ticket:
     """A caller's place in a lane."""
 
-    __slots__ = ("answer", "ends", "gate", "is_elsewhere", "lead", "request")
+    __slots__ = ("answer", "ends", "gate", "is_elsewhere", "is_unsent", "lead", "request")
 
     def __init__(self, request: Request, ends: float) -> None:
         self.request: Request = request
@@ -156,6 +162,8 @@ class Ticket:
         self.lead: Lead | None = None
         self.is_elsewhere: bool = False
         """Whether its caller waits in another lane first, and could not lead at once."""
+        self.is_unsent: bool = False
+        """Whether it stood in line until its time was over, or until it led."""
 
     def tell(self, answer: Answer) -> None:
         """Give the answer to whoever waits here."""
@@ -168,12 +176,23 @@ class Lane:
     """The way to one server."""
 
     def __init__(
-        self, open_wire: Callable[[], Wire], address: Address, where: str, deadline: float
+        self,
+        open_wire: Callable[[], Wire],
+        address: Address,
+        where: str,
+        deadline: float,
+        breaker: Breaker,
+        on_open: Callable[[Lane], object],
     ) -> None:
         self.address: Address = address
+        self.breaker: Breaker = breaker
+        self._on_open = on_open
         self._open_wire = open_wire
         self._where = where
         self._deadline = deadline
+        self._connecting_since: float | None = None
+        self._is_stale = False
+        """Whether the connection leads to who was the primary."""
         self._wire: Wire | None = None
         self._lead: Lead | None = None
         self.begin()
@@ -192,6 +211,10 @@ class Lane:
         if wire is not None:
             wire.close()
 
+    def renew(self) -> None:
+        """Have another connection opened by the next who leads."""
+        self._is_stale = True
+
     @property
     def is_idle(self) -> bool:
         """Whether nobody waits here."""
@@ -205,7 +228,7 @@ class Lane:
         if wire is not None:
             wire.close()
         for ticket in waiting:
-            ticket.tell(Fault("connection", f"{self._where}: the limiter was closed"))
+            ticket.tell(Fault("connection", f"{self._where}: the limiter was closed", unsent=True))
 
     def start(self, first: Ticket, *others: Ticket) -> None:
         """Stand in line with one's tickets; where there is none, lead: send them at once."""
@@ -229,6 +252,18 @@ class Lane:
                 self._wait(ticket)
         return ticket.answer
 
+    def abandon(self, ticket: Ticket, error: BaseException) -> None:
+        """Leave with a ticket, because something was thrown into its caller's thread.
+
+        That may be between any two lines, `start` and `finish` among them. One that leads and does
+        not hand on would hold up all others.
+        """
+        lead = self._step_out(ticket)
+        if ticket.answer is None:
+            ticket.answer = fault_of(error, self._where)
+        if lead is not None:
+            self._break_off(ticket, lead, error)
+
     def _new_lead(self, until: float) -> Lead:
         self._lead = lead = Lead(until, self._wire)
         self._wire = None
@@ -237,13 +272,16 @@ class Lane:
     def _stand(self, ticket: Ticket) -> None:
         ticket.gate = threading.Lock()
         ticket.gate.acquire()
+        # It may have led before, for want of a connection in vain: now anybody may send it.
+        ticket.is_unsent = False
         self._waiting.append(ticket)
 
     def _send(self, ticket: Ticket, lead: Lead) -> None:
         """As the leader, send what waits. Without a connection, have one opened, and wait too."""
         try:
             wire = lead.wire
-            if wire is None or not wire.is_fresh():
+            if wire is None or self._is_stale or not wire.is_fresh():
+                self._is_stale = False
                 self._connect_behind(ticket, lead)
                 return
             lead.batch = batch = [ticket]
@@ -253,11 +291,15 @@ class Lane:
                         batch.append(self._waiting.popleft())
             lead.calls = calls_of(batch)
             lead.sent_at = time.monotonic()
+            if not wire.owed:
+                wire.owes_since = lead.sent_at
             packet = b"".join([call.encode() for call in lead.calls])
             wire.send(packet, ticket.ends, _replies(lead.calls))
             lead.is_sent = True
+            self.breaker.batches.add(len(batch))
         except BaseException as error:
-            self._break_off(ticket, lead, error)
+            if ticket.lead is lead:
+                self._break_off(ticket, lead, error)
             if not isinstance(error, Exception):
                 raise
 
@@ -266,28 +308,34 @@ class Lane:
         try:
             wire = lead.wire
             assert wire is not None
-            is_right = True
+            strange: Fault | Again | None = None
             for _ in range(wire.owed - _replies(lead.calls)):
                 wire.receive(ticket.ends)  # too late for whoever asked
+                wire.owes_since = lead.sent_at
             for call in lead.calls:
                 reply = wire.receive(ticket.ends)
                 if call.asks_first:
                     reply = wire.receive(ticket.ends)
                 for waiter, answer in call.answers(reply, self._where):
-                    is_right = is_right and not is_suspicious(answer)
+                    if not isinstance(answer, bytes) and not is_suspicious(strange):
+                        strange = answer
                     waiter.tell(answer)
             wire.used_at = time.monotonic()
-            if not is_right or not wire.is_done():
+            if is_suspicious(strange) or not wire.is_done():
                 # A wrong server; or one that says more, or else, than it was asked: what comes
                 # next might be taken for the answer to something else.
                 lead.drop_wire()
+            self._take_note(lead.sent_at, wire.used_at, strange)
         except TimeoutError as error:
             # A call that began late in its caller's time proves nothing against the connection:
             # the replies are left for the next leader to skip. Were it dropped, a server to which
             # connecting takes nearly the whole deadline would never be reached.
-            if ticket.ends - lead.sent_at > 0.9 * self._deadline:
+            fault = fault_of(error, self._where)
+            wire = lead.wire
+            if wire is not None and time.monotonic() - wire.owes_since > self.breaker.slow_s:
                 lead.drop_wire()
-            self._end(ticket, lead, fault_of(error, self._where))
+                self._failed(fault)
+            self._end(ticket, lead, fault)
         except BaseException as error:
             self._break_off(ticket, lead, error)
             if not isinstance(error, Exception):
@@ -295,10 +343,30 @@ class Lane:
         else:
             self._hand_on(ticket, lead)
 
+    def _take_note(self, sent_at: float, now: float, strange: Fault | Again | None) -> None:
+        """See what a reply says of the server."""
+        if isinstance(strange, Fault):
+            self._failed(strange)
+        elif is_suspicious(strange):
+            self._failed(Fault("readonly", f"{self._where}: it takes no writes any more"))
+        else:
+            breaker, took_s = self.breaker, now - sent_at
+            breaker.trips.add(took_s)
+            is_slow = took_s > breaker.slow_s
+            if (is_slow or breaker.is_alert) and breaker.answered(now, is_slow):
+                self._on_open(self)
+
+    def _failed(self, fault: Fault) -> None:
+        if self.breaker.failed(time.monotonic(), fault):
+            self._on_open(self)
+
     def _break_off(self, ticket: Ticket, lead: Lead, error: BaseException) -> None:
         """End a call that failed half-way. Its connection may yet bring the replies: drop it."""
         lead.drop_wire()
-        self._end(ticket, lead, fault_of(error, self._where))
+        fault = structs.replace(fault_of(error, self._where), unsent=not lead.sent_at)
+        if isinstance(error, Exception):
+            self._failed(fault)
+        self._end(ticket, lead, fault)
 
     def _end(self, ticket: Ticket, lead: Lead, fault: Fault) -> None:
         for waiter in lead.batch or [ticket]:
@@ -307,9 +375,9 @@ class Lane:
         self._hand_on(ticket, lead)
 
     def _hand_on(self, ticket: Ticket | None, lead: Lead) -> None:
-        if ticket is not None:
-            ticket.lead = None
         with self._mutex:
+            if ticket is not None:
+                ticket.lead = None
             if self._lead is not lead:
                 # It was taken away meanwhile, and the connection goes with who had it.
                 lead.drop_wire()
@@ -319,6 +387,7 @@ class Lane:
                 self._lead = None
                 return
             following = self._newest()
+            following.is_unsent = True
             following.lead = self._new_lead(following.ends)
         following.gate.release()
 
@@ -348,9 +417,21 @@ class Lane:
             self._send(ticket, lead)
             return
         if ticket.answer is None:
-            ticket.answer = Fault("timeout", f"{self._where}: no answer in time")
+            where, unsent = self._where, ticket.is_unsent
+            ticket.answer = fault = Fault("timeout", f"{where}: no answer in time", unsent=unsent)
+            if self._connects_slowly():
+                self._failed(fault)
         if lead is not None:
             self._hand_on(ticket, lead)
+
+    def _connects_slowly(self) -> bool:
+        """Return whether connecting takes too long; of those who wait for it, to the first."""
+        with self._mutex:
+            now, since = time.monotonic(), self._connecting_since
+            if since is None or now - since <= self.breaker.slow_s:
+                return False
+            self._connecting_since = now
+            return True
 
     def _step_out(self, ticket: Ticket) -> Lead | None:
         """Leave the line; return the lead, if one goes with it."""
@@ -359,6 +440,7 @@ class Lane:
                 return ticket.lead
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
+                ticket.is_unsent = True
             if self._lead is not None and self._lead.until < time.monotonic() - _GRACE_S:
                 # Who led was torn away before it could hand on: another one leads from now on.
                 ticket.lead = self._new_lead(time.monotonic())
@@ -370,26 +452,33 @@ class Lane:
         Opening takes several steps, and together they may take longer than any caller has.
         """
         lead.drop_wire()
-        with self._mutex:
-            ticket.lead = None
-            self._stand(ticket)
-            lead.until = time.monotonic() + CONNECT_S
         thread = threading.Thread(
             target=self._connect, args=(lead,), name="limen-connect", daemon=True
         )
         try:
-            thread.start()
-        except RuntimeError:
-            # No thread to be had: the interpreter ends, or the system has no more.
             with self._mutex:
-                self._waiting.remove(ticket)
+                ticket.lead = None
+                self._stand(ticket)
+                self._connecting_since = time.monotonic()
+                lead.until = self._connecting_since + CONNECT_S
+            thread.start()
+        except BaseException:
+            if thread.ident is None:
+                # No thread to be had: the interpreter ends, or the system has no more. Or this one
+                # was torn away before the other began, which then finds the lead gone.
+                with self._mutex:
+                    ticket.lead = lead
+                    if ticket in self._waiting:
+                        self._waiting.remove(ticket)
             raise
 
     def _connect(self, lead: Lead) -> None:
         try:
             lead.wire = self._open_wire()
         except BaseException as error:
-            fault = fault_of(error, self._where)
+            fault = structs.replace(fault_of(error, self._where), unsent=True)
+            self._connecting_since = None
+            self._failed(fault)
             with self._mutex:
                 if self._lead is not lead:
                     return
@@ -398,6 +487,7 @@ class Lane:
             for waiter in waiting:
                 waiter.tell(fault)
             return
+        self._connecting_since = None
         self._hand_on(None, lead)
 
 

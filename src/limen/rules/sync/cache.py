@@ -18,11 +18,11 @@ from limen.rules.sync.entry import MAX_BYTES, Entry, Poisoned, decode, encode
 from limen.rules.sync.switch import MAX_BYTES as MAX_SWITCH_BYTES
 
 if TYPE_CHECKING:
-    from limen.rules.sync.link import Link
+    from limen.backends.redis.link import Link
 
 TTL_S = 86_400
 CLAIM_S = 3
-ALIVE_S = 15
+ALIVE_S = 6
 
 # Writes the set if the version there is the one that the writer saw before it asked the database,
 # or (without one) no newer one: a writer who was held up does not undo what came meanwhile. A key
@@ -90,7 +90,7 @@ class RuleCache:
 
     def __init__(self, target: Target, namespace: str) -> None:
         # Not before it is needed: who follows a file, or turns a switch, may have no redis-py.
-        from limen.rules.sync.link import Link
+        from limen.backends.redis.link import Link
 
         self._open = partial(Link, target)
         self._link = self._open()

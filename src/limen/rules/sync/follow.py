@@ -33,7 +33,7 @@ from limen.rules.sync.notes import Notes
 from limen.rules.sync.seek import Seeker, Source
 from limen.rules.sync.switch import Switch, SwitchFile, decode
 
-_BEAT_S = 3.0
+_BEAT_S = 2.0
 _SWITCH_S = 0.5
 _RETRY_S = 0.5
 _GRACE_S = 1.0

@@ -1,4 +1,5 @@
-"""The administration of the service, under `/admin/v1`: rules, keys, tokens, audit, the fleet.
+"""The administration of the service, under `/admin/v1`: rules, keys, tokens, audit, the fleet,
+and what is decided.
 
 FastAPI answers here, and the decisions of `/v1` elsewhere. Closed: every route asks for a role.
 """
@@ -13,9 +14,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import limen
 from limen.server import openapi
-from limen.server.admin import fleet, keys, problems, rules, special, tokens
+from limen.server.admin import fleet, insight, keys, live, problems, rules, special, tokens
 from limen.server.admin.desk import Desk
 from limen.server.admin.guard import PREFIX, Door
+from limen.server.admin.live import Live
 from limen.server.admin.page import page
 from limen.server.service import Service
 
@@ -34,11 +36,12 @@ def admin_app(service: Service) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.access = service.access
+    app.state.live = Live(service)
     app.add_middleware(_Framed)
     problems.install(app)
     _describe(app, service)
     door, desk = Door(app), Desk(service)
-    for room in (rules, special, keys, tokens, fleet):
+    for room in (rules, special, keys, tokens, fleet, insight, live):
         room.install(door, desk)
     return app
 
@@ -50,6 +53,7 @@ def _describe(app: FastAPI, service: Service) -> None:
     def description() -> dict[str, Any]:
         if not told:
             told.update(openapi.describe(app, service.settings))
+            live.describe(told)
         return told
 
     async def openapi_json() -> dict[str, Any]:

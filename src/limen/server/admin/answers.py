@@ -113,6 +113,10 @@ class Validated(Model):
     problems: list[ProblemAt]
     advice: list[ProblemAt]
     """What is valid, and surely not meant."""
+    document: Any = None
+    """The rules as data, if that was wanted and they can be read."""
+    text: str | None = None
+    """The rules as YAML, if that was wanted and they are valid."""
 
 
 class Diff(Model):
@@ -357,6 +361,21 @@ class Turned(KillSwitch):
     """Whether it stands in the audit: the switch works without the database too."""
 
 
+class ShardOf(Model):
+    """How one server of the store is doing, as the process that answers sees it."""
+
+    where: str
+    """Its address, without a password."""
+    state: Literal["closed", "open"]
+    """That of its circuit breaker: open means that it is left alone until it answers."""
+    opened: int
+    """How often that has happened."""
+    fault: str
+    """The kind of the last fault since all was well; empty without one."""
+    faults: dict[str, int]
+    """How many there were of each kind. `rights` and `tls` are faults of configuration."""
+
+
 class Stats(Model):
     """What one process has decided since it started, and how it is. Others count by themselves."""
 
@@ -372,4 +391,6 @@ class Stats(Model):
     """Decisions that somebody else than the store made."""
     refused_by: dict[str, int]
     """By rule."""
+    shards: list[ShardOf]
+    """The servers of the store; none without one."""
     health: Annotated[dict[str, Any], refer("Health")]

@@ -12,6 +12,7 @@ import msgspec
 from fastapi import Query, Request
 from msgspec import structs
 
+from limen.backends import Shard
 from limen.errors import InvalidInput, LimenError, StoreError, did_you_mean, shown
 from limen.rules.sync import Switch, SwitchFile
 from limen.rules.sync.switch import encode, turned_off, turned_on
@@ -22,6 +23,7 @@ from limen.server.admin.answers import (
     Instances,
     KillSwitch,
     Reached,
+    ShardOf,
     Stats,
     Turned,
     Verified,
@@ -57,7 +59,7 @@ class Fleet:
             pid=os.getpid(),
             version=status.version,
             source=status.source,
-            started_at=service.counts.since,
+            started_at=service.watch.since,
         )
         return Instances(shared=False, instances=[this])
 
@@ -83,7 +85,7 @@ class Fleet:
         """Say what this process has decided since it started, and how it is. With several
         processes, each counts by itself, and another may answer the next time."""
         service = self._service
-        counts = service.counts
+        counts = service.watch
         return Stats(
             instance=service.id,
             host=socket.gethostname(),
@@ -93,6 +95,7 @@ class Fleet:
             refused=counts.refused,
             degraded=counts.degraded,
             refused_by=dict(counts.refused_by),
+            shards=[_shard(shard) for shard in service.limiter.shards],
             health=msgspec.to_builtins(service.health),
         )
 
@@ -171,6 +174,16 @@ def _switch(switch: Switch) -> dict[str, Any]:
         "at": switch.at,
         "by": switch.by,
     }
+
+
+def _shard(shard: Shard) -> ShardOf:
+    return ShardOf(
+        where=shard.where,
+        state=shard.state,
+        opened=shard.opened,
+        fault=shard.fault,
+        faults=shard.faults,
+    )
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:

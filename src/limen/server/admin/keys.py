@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 from fastapi import Request, Response
 
+from limen.engine.asked import ask
 from limen.errors import InvalidInput, did_you_mean
-from limen.rules import RuleSet
+from limen.rules import RuleSet, document
 from limen.rules.explain import Account, attributes, explain
 from limen.server import answers
 from limen.server.admin import edits
@@ -32,13 +33,16 @@ class Keys:
     async def explain_request(self, request: Request, asked: ToExplain) -> Explained:
         """Say of every rule whether it applies to a request, and why. Nothing is charged."""
         rules = self._service.engine.rules
-        verdict = msgspec.to_builtins(await self._peek(request, asked.attributes, asked.cost))
+        if asked.document is not None:
+            rules = await asyncio.to_thread(document.parse, asked.document)
+        said = await self._peek(request, asked.attributes, asked.cost, rules)
+        verdict = msgspec.to_builtins(said)
         return await asyncio.to_thread(_explained, rules, asked.attributes, verdict)
 
     async def inspect_key(self, request: Request, asked: ToInspect) -> Response:
         """Say where a key stands under every limit. The answer is that of `/v1/usage`, and nothing
         is charged."""
-        said = await self._peek(request, asked.attributes, 1)
+        said = await self._peek(request, asked.attributes, 1, self._service.engine.rules)
         return Response(msgspec.json.encode(said), media_type="application/json")
 
     async def reset_key(self, request: Request, asked: ToReset) -> WasReset:
@@ -58,8 +62,14 @@ class Keys:
         await service.books.record("reset", subject, author, asked.comment)
         return WasReset(rules=list(await service.engine.reset(asked.attributes, rule)))
 
-    async def _peek(self, request: Request, facts: dict[str, str], cost: int) -> Any:
-        verdict = await self._service.engine.peek(facts, cost)
+    async def _peek(
+        self, request: Request, facts: dict[str, str], cost: int, rules: RuleSet
+    ) -> Any:
+        asked = ask(rules, facts, cost, time.time_ns(), slots=True)
+        decision = None
+        if asked.checks:
+            decision = await self._service.limiter.ask(tuple(asked.checks), charge=False)
+        verdict = asked.verdict(decision)
         id_ = request.scope.get("limen_id", "")
         faces = faces_of(verdict.applied)
         message, _ = answers.of_verdict(verdict, faces, id_, self._service.receipts)

@@ -5,7 +5,7 @@ Fields that a rule set has too are called as they are there.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -59,6 +59,8 @@ class ToValidate(Model):
     document: Any = None
     text: str | None = None
     """YAML, or JSON: problems tell its lines."""
+    want: Literal["document", "text"] | None = None
+    """What to be told besides: the rules as data, or as YAML."""
     json_: Annotated[bool, Field(alias="json")] = False
     """Whether the text is JSON."""
 
@@ -166,6 +168,8 @@ class ToExplain(Model):
 
     attributes: Facts
     cost: Annotated[int, Field(ge=0, le=MAX_COST)] = 1
+    document: Any = None
+    """Rules to explain it by, instead of those in force: a draft. Null for those in force."""
 
 
 class ToInspect(Model):

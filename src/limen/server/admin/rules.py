@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import Path, Query, Request
@@ -179,23 +179,24 @@ def _compared(base: int, before: dict[str, Any] | None, after: StoredRuleSet) ->
 
 
 def _validated(asked: ToValidate) -> Validated:
+    data, line = asked.document, None
+    problems: list[Problem] = []
+    remarks: list[Problem] = []
+    written = None
     try:
-        if asked.text is None:
-            rules = document.parse(asked.document)
-            return _said((), advice(rules))
-        found = text.read(asked.text, is_json=asked.json_)
-        rules = document.parse(found.data, lines=found.line)
-        return _said((), advice(rules, found.line))
+        if asked.text is not None:
+            found = text.read(asked.text, is_json=asked.json_)
+            data, line = found.data, found.line
+        remarks = advice(document.parse(data, lines=line), line)
+        written = text.write(data) if asked.want == "text" else None
     except InvalidRules as error:
-        return _said(error.problems, ())
-
-
-def _said(problems: Iterable[Problem], remarks: Iterable[Problem]) -> Validated:
-    wrong = [_at(each) for each in problems]
+        problems = list(error.problems)
     return Validated(
-        valid=not wrong,
-        problems=wrong,
+        valid=not problems,
+        problems=[_at(each) for each in problems],
         advice=[_at(each) for each in remarks],
+        document=data if asked.want == "document" else None,
+        text=written,
     )
 
 

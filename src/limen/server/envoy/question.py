@@ -55,6 +55,8 @@ class Question(NamedTuple):
     """What is said of all limits whatever is decided; None when the rules alone refuse."""
     limits: tuple[bytes, ...]
     """The same for Envoy: of each limit, the field of a status that names it."""
+    rules: tuple[str, ...]
+    """The rule of each limit, in their order; none when the rules alone refuse."""
     is_plain: bool
     """Whether each descriptor comes under one limit that is its own and could refuse it."""
 
@@ -102,9 +104,9 @@ def understood(request: Any, rules: RuleSet, gallery: Gallery) -> Question:
         is_of_rules = all(asked.rules is rules for asked in several)
         faces = gallery.faces(whole.whole) if is_of_rules else faces_of(found.applied)
     limits = [current_limit(of, limit) for of in found.applied for limit in limits_of(of)]
-    return Question(
-        whole, tuple(described), faces, tuple(limits), _is_plain(whole, described, faces)
-    )
+    names = [face.rule for of_rule in faces.by_rule for face in of_rule] if faces else []
+    is_plain = _is_plain(whole, described, faces)
+    return Question(whole, tuple(described), faces, tuple(limits), tuple(names), is_plain)
 
 
 def _described(found: Resolution, parts: range) -> Described:

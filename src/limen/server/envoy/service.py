@@ -11,11 +11,11 @@ from limen.http import HeaderStyle
 from limen.limiter import AsyncLimiter
 from limen.model import Decision
 from limen.server.answers import QUICK_STYLES
-from limen.server.counts import Counts
 from limen.server.envoy import answer, schema
 from limen.server.envoy.question import Question, decoded, understood
 from limen.server.exchange import Headers, Rejected, Reply
 from limen.server.faces import Gallery
+from limen.server.insight.watch import Watch
 from limen.server.memo import Memo
 
 # Of some 6 KB each at most: 50 MB.
@@ -29,14 +29,15 @@ class RateLimits:
         self,
         engine: AsyncEngine,
         limiter: AsyncLimiter,
-        counts: Counts,
+        watch: Watch,
         *,
         within: float,
         styles: tuple[HeaderStyle, ...],
     ) -> None:
         self._engine = engine
         self._limiter = limiter
-        self._counts = counts
+        self._watch = watch
+        self._took = watch.durations["envoy"].add
         self._within = within
         self._styles = styles
         self._is_usual = styles == QUICK_STYLES
@@ -49,22 +50,28 @@ class RateLimits:
         `within` is how many seconds are left, if they are fewer than usual. Raises `InvalidInput`,
         and has charged nobody then.
         """
+        start = time.perf_counter()
         question = self._recalled(raw)
         if within is None or within > self._within:
             within = self._within
+        told = await self._answer(question, within)
+        self._took(time.perf_counter() - start)
+        return told
+
+    async def _answer(self, question: Question, within: float) -> bytes:
         if not question.is_plain or not self._is_usual:
             verdict = await self._decide(question, within)
             return answer.response(question, verdict, self._styles, time.time())
         together = question.together
         said = await self._limiter.admit(together.checks, within)
         if not isinstance(said, Decision):
-            self._counts.allowed += 1
+            self._watch.see_passed(together.checks, said, question.rules)
             return answer.passed(question, said)
         verdict = together.verdict(said)
-        self._counts.add(verdict)
+        self._watch.see(verdict, "envoy", "")
         return answer.response(question, verdict, self._styles, time.time())
 
-    async def should_limit_json(self, body: bytes) -> Reply:
+    async def should_limit_json(self, body: bytes, id_: str) -> Reply:
         """Answer the same in JSON: by 200 or 429, with the response. Raises `Rejected`."""
         try:
             request = schema.RateLimitRequest()
@@ -73,7 +80,7 @@ class RateLimits:
             reason = str(error).partition("\n")[0][:200]
             raise Rejected(400, f"the body is no RateLimitRequest in JSON: {reason}") from None
         question = self._recalled(raw)
-        verdict = await self._decide(question, self._within)
+        verdict = await self._decide(question, self._within, id_)
         answered = answer.response(question, verdict, self._styles, time.time())
         message = schema.RateLimitResponse.FromString(answered)
         message.ClearField("raw_body")
@@ -97,11 +104,11 @@ class RateLimits:
                 self._memo.keep(raw, question, letters=len(raw), checks=checks)
         return question
 
-    async def _decide(self, question: Question, within: float) -> Verdict:
+    async def _decide(self, question: Question, within: float, id_: str = "") -> Verdict:
         together = question.together
         decision = None
         if together.checks:
             decision = await self._limiter.ask(together.checks, within=within)
         verdict = together.verdict(decision)
-        self._counts.add(verdict)
+        self._watch.see(verdict, "envoy", id_)
         return verdict

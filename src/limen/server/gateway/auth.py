@@ -65,6 +65,7 @@ class Auth:
     def __init__(self, service: Service) -> None:
         settings = service.settings
         self._service = service
+        self._watch = service.watch
         self._reader = Reader(settings.gateway)
         self._is_open = settings.checks_are_open
         self._within = settings.gateway_deadline
@@ -76,8 +77,11 @@ class Auth:
     async def answer(self, scope: Scope, receive: Receive, id_: str) -> Reply:
         """Decide the request that a gateway forwards, and charge it when it is allowed."""
         peer = scope["client"][0] if scope["client"] else None
+        start = time.perf_counter()
         try:
-            return await self._answer(scope, receive, id_, peer)
+            reply = await self._answer(scope, receive, id_, peer)
+            self._watch.durations["auth"].add(time.perf_counter() - start)
+            return reply
         except (Rejected, InvalidInput) as error:
             # A gateway may be told to let pass then, and says nothing of it.
             text = f"a question of the gateway at {peer} is not answered: {error}"
@@ -90,7 +94,7 @@ class Auth:
         known = self._recalled(question, peer, options.cost)
         await read_body(scope, receive, self._service.settings.http.max_body)
         verdict = await self._decide(known)
-        self._service.counts.add(verdict)
+        self._watch.see(verdict, "auth", id_)
         if not verdict.allowed:
             return self._refused(verdict, options, id_, _accept(scope))
         headers: Headers = [(b"limen-status", b"200"), NO_STORE]

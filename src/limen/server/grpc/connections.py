@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
 
 from msgspec import Struct
 
 from limen.backends.sampled import SampledLog
+from limen.chance import CHANCE
 from limen.server.grpc.calls import Methods
 from limen.server.grpc.connection import Connection
 
@@ -66,7 +66,7 @@ class GrpcConnections:
 
     def age(self) -> float:
         """Return how long a connection may last; not all the same, lest all come back at once."""
-        return self.limits.max_age * random.uniform(0.9, 1.1)
+        return self.limits.max_age * CHANCE.uniform(0.9, 1.1)
 
     def drain(self) -> None:
         """Let every connection end as soon as nobody waits for an answer on it."""

@@ -19,6 +19,7 @@ from limen.keys import MAX_NAMESPACE
 from limen.limiter import settings as limiter_settings
 from limen.masking import masked
 from limen.rules.stores import address as rules_address
+from limen.server.insight.destination import valid_webhook
 from limen.server.settings.bind import Bind, parse_bind
 from limen.server.settings.forwarded import parse_forwarded
 from limen.server.settings.paths import is_address, is_there
@@ -31,6 +32,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TOKEN = re.compile(r"[!-~]*")
 _HALF_ADDRESS = re.compile(r"(sqlite|postgres|postgresql):|.*@")
 _LONGEST_WAIT_S = 3600
+_SWITCHES = {"true": True, "false": False, "1": True, "0": False, "on": True, "off": False}
 _WORDS = {bool: "true or false", int: "a number", float: "a number", list: "a list"}
 
 
@@ -74,6 +76,28 @@ def seconds(*, may_be_zero: bool = False) -> Kind:
         raise _unfit(f"seconds {least} {_LONGEST_WAIT_S}", value)
 
     return Kind(valid, lambda text: float(text) if _NUMBER.fullmatch(text) else text)
+
+
+def up_to_one(expected: str) -> Kind:
+    """Return the kind of a number from 0 to 1: a share of a whole, or a short time in seconds."""
+
+    def valid(value: object) -> float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
+            return float(value)
+        raise _unfit(expected, value)
+
+    return Kind(valid, lambda text: float(text) if _NUMBER.fullmatch(text) else text)
+
+
+def switch() -> Kind:
+    """Return the kind of what is on or off."""
+
+    def valid(value: object) -> bool:
+        if not isinstance(value, bool):
+            raise _unfit("true or false", value)
+        return value
+
+    return Kind(valid, lambda text: _SWITCHES.get(text.lower(), text))
 
 
 def choice(words: Iterable[str]) -> Kind:
@@ -199,6 +223,20 @@ def _ipv6_prefix(value: object) -> int:
     return value
 
 
+def _decision_log(value: object) -> str:
+    text = _path(value, "the path of a file, or -")
+    if text and not text.strip():
+        raise _unfit("the path of a file, or -", text)
+    return text
+
+
+def _webhook(value: object) -> str:
+    text = _text(value, "the address of a webhook")
+    if text:
+        valid_webhook(text)
+    return text
+
+
 def _optional_bind(value: object) -> Bind | None:
     return None if value == "" else parse_bind(value)
 
@@ -207,6 +245,8 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",")] if text.strip() else []
 
 
+SHARE = up_to_one("a share from 0 to 1, such as 0.5")
+LATENCY = up_to_one("seconds from 0 to 1, such as 0.02")
 BIND = Kind(parse_bind, shown=str)
 OPTIONAL_BIND = Kind(_optional_bind, shown=lambda value: str(value or ""))
 NETWORKS = Kind(_networks, _words, list)
@@ -220,3 +260,9 @@ RULES = Kind(lambda value: SecretAddress(_rules(value)), shown=str, takes_file=T
 TOKEN = secret(16, _TOKEN)
 SIGNING_SECRET = secret(32)
 STYLES = Kind(_styles, _words, list)
+DECISION_LOG = Kind(_decision_log)
+WEBHOOK = Kind(
+    lambda value: Secret(_webhook(value)),
+    shown=lambda value: HIDDEN if value else "",
+    takes_file=True,
+)

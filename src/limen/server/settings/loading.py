@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -12,6 +13,7 @@ from limen.connect import is_shared
 from limen.errors import ConfigurationError, shown
 from limen.masking import masked
 from limen.rules.stores import address as rules_address
+from limen.server.insight.destination import valid_webhook
 from limen.server.settings.fields import FIELDS, GROUPS, PREFIX
 from limen.server.settings.model import Settings
 from limen.server.settings.paths import can_be_read
@@ -105,6 +107,18 @@ def _contradictions(settings: Settings, sources: Mapping[str, str]) -> Iterator[
     if len(missing) == 1:
         [given] = set(tls) - set(missing)
         yield f"{_said(given, sources)}: needs {missing[0]} too; give both or none"
+    alerts = settings.alerts
+    if alerts.webhook and not alerts.webhook_private:
+        try:
+            valid_webhook(alerts.webhook.reveal(), private=False)
+        except ConfigurationError as error:
+            yield f"{_said('alerts.webhook', sources)}: {error} (alerts.webhook_private = true)"
+    log = settings.insight.log
+    if log not in ("", "-") and not Path(log).parent.is_dir():
+        yield (
+            f"{_said('insight.log', sources)}: expected a file in a folder that is there, got "
+            f"{shown(log)}"
+        )
 
 
 def _said(name: str, sources: Mapping[str, str]) -> str:

@@ -21,6 +21,7 @@ from limen.server.settings.secret import Secret, SecretAddress
 Checks = Literal["auto", "open", "token"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
+Keys = Literal["plain", "hashed"]
 
 
 class StoreSettings(Struct, frozen=True, kw_only=True):
@@ -55,6 +56,9 @@ class AuthSettings(Struct, frozen=True, kw_only=True):
     checks: Annotated[Checks, kinds.choice(get_args(Checks))] = "auto"
     """Whether `/v1` needs a token: `open` for no, `token` for yes, `auto` for yes unless `bind` and
     `grpc.bind` are loopback addresses."""
+    metrics: Annotated[Checks, kinds.choice(get_args(Checks))] = "auto"
+    """Whether `/metrics` needs a token, of any role but `check`: `open` for no, `token` for yes,
+    `auto` for yes unless `bind` and `grpc.bind` are loopback addresses."""
     admin_token: Annotated[Secret, kinds.TOKEN] = Secret()
     """A token that may do everything, of at least 16 characters: what `openssl rand -hex 24`
     prints."""
@@ -118,6 +122,48 @@ class GrpcSettings(Struct, frozen=True, kw_only=True):
     """After how many seconds a client is asked to connect anew, so that load spreads: `1800.0`."""
 
 
+class InsightSettings(Struct, frozen=True, kw_only=True):
+    """What is kept of decisions, to show who is refused, and why."""
+
+    enabled: Annotated[bool, kinds.switch()] = True
+    """Whether keys are kept for a while: who comes most often, who was refused. `false` counts and
+    keeps no key."""
+    keys: Annotated[Keys, kinds.choice(get_args(Keys))] = "plain"
+    """How keys are shown to viewers: `plain`, or `hashed`, which tells two apart and names none."""
+    sample: Annotated[float, kinds.SHARE] = 0.01
+    """Which share of the requests that pass is kept among recent decisions, and logged: `0.01`. Of
+    those that are refused all are, up to 100 a second."""
+    log: Annotated[str, kinds.DECISION_LOG] = ""
+    """The file to which recent decisions are appended as lines of JSON:
+    `/var/log/limen/decisions.jsonl`, or `-` for standard output. Empty: they are not logged."""
+    log_keys: Annotated[Keys, kinds.choice(get_args(Keys))] = "hashed"
+    """How keys are written in that file: `hashed`, or `plain` where `insight.keys` is so too."""
+
+
+class AlertSettings(Struct, frozen=True, kw_only=True):
+    """When somebody should look. Judged each second by the last 5 to 10; 0 turns one off."""
+
+    refusal_share: Annotated[float, kinds.SHARE] = 0.5
+    """Above which share of its requests that a rule refuses there is an alert: `0.5`."""
+    key_share: Annotated[float, kinds.SHARE] = 0.5
+    """Above which share of a rule's requests that come from one key there is an alert: `0.5`."""
+    fallback_share: Annotated[float, kinds.SHARE] = 0.05
+    """Above which share of requests that are decided without the store there is an alert: `0.05`.
+    """
+    store_latency: Annotated[float, kinds.LATENCY] = 0.02
+    """Above how many seconds for the slowest hundredth of the store's answers there is an alert:
+    `0.02`."""
+    least: Annotated[int, kinds.whole(1, 10**9)] = 100
+    """How many requests there must be in these seconds for a share to mean anything: `100`."""
+    webhook: Annotated[Secret, kinds.WEBHOOK] = Secret()
+    """The address that is told of alerts by POST: `https://chat.example.com/hooks/limen`. Empty:
+    the log and the admin API alone."""
+    webhook_secret: Annotated[Secret, kinds.TOKEN] = Secret()
+    """What signs these messages, of at least 16 characters: what `openssl rand -hex 24` prints."""
+    webhook_private: Annotated[bool, kinds.switch()] = False
+    """Whether that address may be of a private network, or of this host: `false`."""
+
+
 class LogSettings(Struct, frozen=True, kw_only=True):
     """What is written down."""
 
@@ -149,6 +195,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     gateway: GatewaySettings = GatewaySettings()
     grpc: GrpcSettings = GrpcSettings()
     log: LogSettings = LogSettings()
+    insight: InsightSettings = InsightSettings()
+    alerts: AlertSettings = AlertSettings()
 
     @property
     def is_loopback(self) -> bool:
@@ -166,6 +214,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.auth.checks == "auto":
             return self.is_loopback
         return self.auth.checks == "open"
+
+    @property
+    def metrics_are_open(self) -> bool:
+        """Whether `/metrics` needs no token."""
+        if self.auth.metrics == "auto":
+            return self.is_loopback
+        return self.auth.metrics == "open"
 
     @property
     def rules_place(self) -> SecretAddress:

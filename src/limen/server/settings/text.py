@@ -86,6 +86,8 @@ def _toml(value: str | float | list[str]) -> str:
     if isinstance(value, str):
         # A string of JSON is one of TOML, but for this.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, bool):
+        return json.dumps(value)
     return repr(value)
 
 

@@ -1,7 +1,7 @@
-"""One connection to the server that owns the keys of the rules. Knows no rules.
+"""One connection to the server that owns some keys, for all that is no decision. Knows no rules.
 
-On its own, behind sentinels or in a cluster: every key of the rules has the same hash tag, so in a
-cluster too there is one owner, and a redirection tells who.
+On its own, behind sentinels or in a cluster: all keys that go through one link have the same hash
+tag, so in a cluster too there is one owner, and a redirection tells who.
 """
 
 from __future__ import annotations

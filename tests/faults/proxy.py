@@ -1,4 +1,4 @@
-"""A TCP proxy that misbehaves on demand: late, silent, one-way, cut, garbled.
+"""A TCP proxy that misbehaves on demand: late, unsteady, in crumbs, silent, one-way, cut, garbled.
 
 Its event loop runs in a thread of its own, so that blocking and asyncio tests use it alike. It
 moves bytes and knows no protocol: a "reply" is a chunk that came from the server.
@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from random import Random
 from threading import Thread
 
 HOST = "127.0.0.1"
+_TURNS, _MOST_TURNS = 10, 1_000
+"""How often the loop goes round in the end, for all connections to be closed: at least, at most."""
 
 # Close with a reset instead of a goodbye, and forget what is still to be sent.
 _RESET = struct.pack("ii", 1, 0)
@@ -47,9 +50,16 @@ class Proxy:
         self.port = 0
         self.delay = 0.0
         """Seconds by which each chunk is late, in each direction."""
+        self.jitter = 0.0
+        """Seconds by which a chunk is late at most beyond that, by chance; none passes another."""
+        self.random = Random(0)
+        """The chance in it; seed it for other numbers."""
+        self.slices = 0
+        """How many bytes are sent at once, as a packet of their own; 0 is as many as there are."""
         self.connections = 0
         """How many were accepted so far, those refused among them."""
         self._links: set[_Link] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._refusing = False
         self._dropping = False
         self._garbage: bytes | None = None
@@ -109,8 +119,16 @@ class Proxy:
         self.port = listener.sockets[0].getsockname()[1]
         self._started.set_result(asyncio.get_running_loop())
         await self._stop.wait()
-        listener.close()
+        # Whoever was accepted a moment ago is still to come, as is the end of those who are cut.
+        # Until then the listener may not be closed: it counts them.
+        self._refusing = True
+        asyncio.get_running_loop().remove_reader(listener.sockets[0].fileno())
         self._cut()
+        for turn in range(_MOST_TURNS):
+            await asyncio.sleep(0)
+            if turn >= _TURNS and not self._serving and not self._links:
+                break
+        listener.close()
 
     def _accept(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -120,6 +138,8 @@ class Proxy:
         link = _Link([to_client])
         self._links.add(link)
         link.task = asyncio.create_task(self._serve(client, to_client, link))
+        self._serving.add(link.task)
+        link.task.add_done_callback(self._serving.discard)
 
     async def _serve(
         self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter, link: _Link
@@ -146,8 +166,7 @@ class Proxy:
     async def _requests(self, chunks: _Chunks, to_server: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
             while data := await self._next(chunks):
-                to_server.write(data)
-                await to_server.drain()
+                await self._send(data, to_server)
 
     async def _replies(self, chunks: _Chunks, to_client: asyncio.StreamWriter, link: _Link) -> None:
         with suppress(ConnectionError):
@@ -161,13 +180,21 @@ class Proxy:
                     to_client.write(data[:count])
                     link.reset()
                     return
-                to_client.write(data)
-                await to_client.drain()
+                await self._send(data, to_client)
+
+    async def _send(self, data: bytes, to: asyncio.StreamWriter) -> None:
+        """Send it whole or in slices; asyncio's sockets send each write at once (TCP_NODELAY)."""
+        size = self.slices or len(data)
+        for start in range(0, len(data), size):
+            to.write(data[start : start + size])
+            await to.drain()
+            await asyncio.sleep(0)
 
     async def _next(self, chunks: _Chunks) -> bytes:
         """Return the next chunk when its time has come; an empty one at the end."""
         arrived, data = await chunks.get()
-        await asyncio.sleep(arrived + self.delay - asyncio.get_running_loop().time())
+        due = arrived + self.delay + self.jitter * self.random.random()
+        await asyncio.sleep(due - asyncio.get_running_loop().time())
         await self._flowing.wait()
         return data
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
 
 import pytest
 import redis
@@ -16,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests import servers
-from tests.proxy import HOST, Proxy, proxy
+from tests.faults.proxy import HOST, Proxy, proxy
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,21 @@ def wait_for_hits(direct: redis.Redis, hits: bytes) -> None:
         time.sleep(0.005)
 
 
+def read(raw: socket.socket, size: int) -> bytes:
+    raw.settimeout(10)
+    data = b""
+    while len(data) < size:
+        data += raw.recv(size - len(data))
+    return data
+
+
+def packets_received(raw: socket.socket) -> int:
+    """Return how many packets with data have arrived (`tcpi_data_segs_in` of Linux)."""
+    info = raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    (count,) = struct.unpack_from("I", info, 152)
+    return int(count)
+
+
 def test_forwards_what_it_gets(client: redis.Redis) -> None:
     large = b"x" * 3_000_000
     client.set("large", large)
@@ -90,6 +107,44 @@ def test_delays_chunks_behind_one_another_by_the_same_time(
     start = time.monotonic()
     client.get("large")
     assert 0.19 < time.monotonic() - start < 5
+
+
+def test_jitter_adds_a_time_of_its_own_to_each_chunk(faulty: Proxy, client: redis.Redis) -> None:
+    faulty.jitter, faulty.random = 0.05, Random(9)
+    same = Random(9)
+    for _ in range(5):
+        late = 0.05 * (same.random() + same.random())
+        start = time.monotonic()
+        client.ping()
+        assert late - 0.001 < time.monotonic() - start < late + 5
+
+
+def test_jitter_keeps_the_order(faulty: Proxy, port: int) -> None:
+    faulty.jitter = 0.02
+    words = b"".join(b"%06d" % number for number in range(50))
+    with socket.create_connection((HOST, faulty.port)) as raw:
+        for start in range(0, len(words), 6):
+            raw.sendall(b"ECHO %s\r\n" % words[start : start + 6])
+            time.sleep(0.002)  # to be chunks of their own
+        assert read(raw, 50 * 12) == b"".join(
+            b"$6\r\n%s\r\n" % words[start : start + 6] for start in range(0, len(words), 6)
+        )
+
+
+@pytest.mark.parametrize(("slices", "packets"), [(0, 1), (1, 7), (3, 3)])
+def test_slices_are_packets_of_their_own(faulty: Proxy, slices: int, packets: int) -> None:
+    faulty.slices = slices
+    with socket.create_connection((HOST, faulty.port)) as raw:
+        raw.sendall(b"PING\r\n")
+        assert read(raw, 7) == b"+PONG\r\n"
+        assert packets_received(raw) == packets
+
+
+def test_slices_change_nothing_of_what_is_said(faulty: Proxy, client: redis.Redis) -> None:
+    faulty.slices = 7
+    large = bytes(range(256)) * 40
+    client.set("large", large)
+    assert client.get("large") == large
 
 
 def test_stall_holds_requests_until_flow(

@@ -1,0 +1,370 @@
+"""What somebody should be told of: refusals, fallback, one key's share, and a slow store.
+
+Owns when an alert begins, what it says and when it is over. Does no I/O and reads no clock: what
+happened comes as a slice, and the time as an argument. Tells nobody itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from itertools import accumulate
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from limen.backends.histogram import TRIP_S
+from limen.observe.slices import RuleSlice, Slice
+
+CALM_S = 5.0
+"""For how long a value must be below its threshold before an alert is over."""
+MAX_OPEN = 100
+MAX_ENDED = 200
+MAX_TOP = 5
+FEW = 10
+"""So many requests are enough to tell of fallback when all of them were decided by it."""
+
+_MAX_NAME = 80
+_MAX_NOTICED = 50
+_ALIKE_S = 5
+"""Alerts of a kind and rule that begin within so many seconds are one, whoever judges."""
+
+
+class Thresholds(Struct, frozen=True):
+    """From when on somebody is told. 0 is never."""
+
+    refusal_share: float = 0.5
+    """Of the decisions of a rule, from 0 to 1: `0.5` tells when more than half are refused."""
+    fallback_share: float = 0.05
+    """Of all requests, those that were decided without the store: `0.05`."""
+    key_share: float = 0.5
+    """Of the decisions of a rule, those of one key: `0.5`."""
+    store_latency: float = 0.05
+    """Seconds that 99 of 100 round trips to the store must not pass: `0.05`, and at most `1.0`.
+    Round trips are counted by bounds, and what lies between two of them counts as the upper one;
+    above the last, nothing is told apart."""
+    least: int = 100
+    """Of fewer decisions, or round trips, nothing is told."""
+
+
+class Alert(Struct, frozen=True):
+    """One thing that somebody should know, from when to when."""
+
+    id: str
+    """Short, and the same from begin to end: `refusals-5f0c9a1be2`."""
+    kind: str
+    """`refusals`, `fallback`, `key` or `latency`."""
+    rule: str | None
+    """The rule that it is about; None when it is about the whole service."""
+    started: float
+    """In unix seconds."""
+    ended: float | None
+    """In unix seconds; None while it is open."""
+    value: float
+    """A share from 0 to 1, or seconds for `latency`: the last one above the threshold."""
+    worst: float
+    """The largest value since it began."""
+    threshold: float
+    top: tuple[tuple[str, int], ...]
+    """The keys that come most often in it, largest first, with their counts; may be empty."""
+    text: str
+    """One sentence for people, without keys."""
+
+
+class Notice(Struct, frozen=True):
+    """What the one who judges tells all others."""
+
+    open: tuple[Alert, ...] = ()
+    ended: tuple[Alert, ...] = ()
+    more: int = 0
+
+
+def encode(judge: Judge) -> bytes:
+    """Write down what is open, and what has ended lately."""
+    return msgspec.json.encode(Notice(judge.open, judge.ended[:_MAX_NOTICED], judge.more))
+
+
+def decode(written: bytes | None) -> Notice:
+    """Read what somebody wrote down; nothing for what is none of ours."""
+    if written is None:
+        return Notice()
+    try:
+        notice = msgspec.json.decode(written, type=Notice)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return Notice()
+    is_sound = all(each.threshold > 0 for each in notice.open + notice.ended)
+    return notice if is_sound else Notice()
+
+
+class _Finding(Struct, frozen=True):
+    """What one judgement found above a threshold."""
+
+    kind: str
+    rule: str | None
+    value: float
+    threshold: float
+    part: int
+    """How many of `total` it is about."""
+    total: int
+    seconds: int
+    top: tuple[tuple[str, int], ...] = ()
+    is_beyond: bool = False
+    """Whether the value is above all that can be told apart."""
+
+    @property
+    def text(self) -> str:
+        """Say it in one sentence."""
+        value, threshold = _shown(self.kind, self.value), _shown(self.kind, self.threshold)
+        of = f"({self.part:,} of {self.total:,} in {self.seconds} s); more than {threshold} is told"
+        match self.kind:
+            case "refusals":
+                return f"{_name(self.rule)} refuses {value} of its requests {of}"
+            case "fallback":
+                return f"{value} of all requests are decided without the store {of}"
+            case "key":
+                return f"one key makes {value} of the requests of {_name(self.rule)} {of}"
+        slow = f"99 of 100 round trips to the store take up to {value}"
+        if self.is_beyond:
+            slow = f"1 of 100 round trips to the store takes more than {value}"
+        return f"{slow} ({self.total:,} in {self.seconds} s); more than {threshold} is told"
+
+
+class _Open:
+    """An alert that has begun, and for how long it has been calm."""
+
+    __slots__ = ("alert", "calm_at")
+
+    def __init__(self, alert: Alert) -> None:
+        self.alert = alert
+        self.calm_at: float | None = None
+        """The steady time of the first judgement below the threshold; None while it is above."""
+
+    def go_on(self, found: _Finding) -> None:
+        self.calm_at = None
+        self.alert = replace(
+            self.alert,
+            value=found.value,
+            worst=max(self.alert.worst, found.value),
+            top=found.top,
+            text=found.text,
+        )
+
+    def end(self, now: float) -> Alert:
+        alert = self.alert
+        ended = max(alert.started, now)
+        return replace(alert, ended=ended, text=_past(alert, ended - alert.started))
+
+
+class Judge:
+    """Judges, about once a second, whether something is above its threshold. Not for threads.
+
+    An alert begins at the first judgement above its threshold, and ends after `CALM_S` of
+    judgements below it: what goes up and down all the time is one alert.
+    """
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._thresholds = thresholds
+        self._opened: dict[tuple[str, str | None], _Open] = {}
+        self._ended: deque[Alert] = deque(maxlen=MAX_ENDED)
+        self._steady_s = 0.0
+        self._last: float | None = None
+        self.open: tuple[Alert, ...] = ()
+        """Those that have begun and not ended: of the service first, then the worst rules."""
+        self.ended: tuple[Alert, ...] = ()
+        """The last that are over, newest first."""
+        self.more: int = 0
+        """How many more are above a threshold than there is room for in `open`."""
+
+    def judge(self, slice_: Slice, now: float) -> list[Alert]:
+        """Return what began or ended by what happened in the last seconds.
+
+        `now` is in unix seconds; it may stand still or step back, and then no time passes.
+        """
+        if not math.isfinite(now):
+            return []
+        if self._last is not None:
+            self._steady_s += max(0.0, now - self._last)
+        self._last = now
+        findings = {(each.kind, each.rule): each for each in _findings(slice_, self._thresholds)}
+        changed = self._go_on(findings, now)
+        changed += self._begin(findings, now)
+        self._show()
+        return changed
+
+    def resume(self, notice: Notice) -> None:
+        """Go on where another one left off."""
+        self._opened = {(each.kind, each.rule): _Open(each) for each in notice.open[:MAX_OPEN]}
+        self._ended = deque(notice.ended, maxlen=MAX_ENDED)
+        self.more = notice.more
+        self._show()
+
+    def _show(self) -> None:
+        self.open = tuple(sorted([each.alert for each in self._opened.values()], key=_order))
+        self.ended = tuple(self._ended)
+
+    def _go_on(self, findings: dict[tuple[str, str | None], _Finding], now: float) -> list[Alert]:
+        """Take the findings of open alerts away, and return the alerts that end."""
+        over = []
+        for place, opened in list(self._opened.items()):
+            found = findings.pop(place, None)
+            if found is not None:
+                opened.go_on(found)
+            elif opened.calm_at is None:
+                opened.calm_at = self._steady_s
+            elif self._steady_s - opened.calm_at >= CALM_S:
+                del self._opened[place]
+                over.append(opened.end(now))
+        self._ended.extendleft(over)
+        return over
+
+    def _begin(self, findings: dict[tuple[str, str | None], _Finding], now: float) -> list[Alert]:
+        """Open alerts for what is new, the worst first, as long as there is room."""
+        began = []
+        room = MAX_OPEN - len(self._opened)
+        for found in sorted(findings.values(), key=_order)[:room]:
+            alert = _alert_of(found, now)
+            self._opened[found.kind, found.rule] = _Open(alert)
+            began.append(alert)
+        self.more = len(findings) - len(began)
+        return began
+
+
+def _findings(slice_: Slice, thresholds: Thresholds) -> Iterator[_Finding]:
+    # `x > 0` is false of what is off, and of what is no number.
+    least = max(1, thresholds.least)
+    if thresholds.fallback_share > 0:
+        yield from _fallback(slice_, thresholds.fallback_share, least)
+    if thresholds.store_latency > 0:
+        yield from _latency(slice_, thresholds.store_latency, least)
+    for name, rule in slice_.rules.items():
+        if thresholds.refusal_share > 0:
+            total = rule.allowed + rule.denied
+            if total >= least and rule.denied / total > thresholds.refusal_share:
+                yield _Finding(
+                    "refusals",
+                    name,
+                    rule.denied / total,
+                    thresholds.refusal_share,
+                    rule.denied,
+                    total,
+                    slice_.seconds,
+                    rule.top_denied[:MAX_TOP],
+                )
+        if thresholds.key_share > 0:
+            yield from _key(slice_, name, rule, thresholds.key_share, least)
+
+
+def _fallback(slice_: Slice, threshold: float, least: int) -> Iterator[_Finding]:
+    part, total = slice_.degraded, slice_.allowed + slice_.denied
+    enough = min(FEW, least) if part >= total else least
+    if total >= enough and part / total > threshold:
+        share = min(1.0, part / total)
+        yield _Finding("fallback", None, share, threshold, part, total, slice_.seconds)
+
+
+def _latency(slice_: Slice, threshold: float, least: int) -> Iterator[_Finding]:
+    total = sum(slice_.trips)
+    if total < least:
+        return
+    # In whole numbers: the first bucket that, with those below it, takes in 99 of 100.
+    bucket = bisect_left(list(accumulate(slice_.trips)), -(-total * 99 // 100))
+    is_beyond = bucket >= len(TRIP_S)
+    value = TRIP_S[-1] if is_beyond else TRIP_S[bucket]
+    if value > threshold or (is_beyond and value == threshold):
+        yield _Finding(
+            "latency",
+            None,
+            value,
+            threshold,
+            sum(slice_.trips[bucket:]),
+            total,
+            slice_.seconds,
+            is_beyond=is_beyond,
+        )
+
+
+def _key(
+    slice_: Slice, name: str, rule: RuleSlice, threshold: float, least: int
+) -> Iterator[_Finding]:
+    total = rule.allowed + rule.denied + rule.shadow_denied + rule.degraded
+    tops = [each for each in (rule.top_allowed, rule.top_denied) if each]
+    # No key has more than the first of both lists together; most rules need no closer look.
+    if total < least or sum(each[0][1] for each in tops) <= threshold * total or _is_for_one(rule):
+        return
+    count, top = max((_surely(rule, each[0][0]), each) for each in tops)
+    # A rule without a key is everybody's: there is nobody to name.
+    if count / total > threshold and top[0][0]:
+        share = min(1.0, count / total)
+        yield _Finding("key", name, share, threshold, count, total, slice_.seconds, top[:MAX_TOP])
+
+
+def _surely(rule: RuleSlice, key: str) -> int:
+    """Return how often a key came at least, whatever was decided."""
+    return sum(
+        max(0, count - error)
+        for top, error in zip((rule.top_allowed, rule.top_denied), rule.error, strict=True)
+        for each, count in top
+        if each == key
+    )
+
+
+def _is_for_one(rule: RuleSlice) -> bool:
+    """Return whether a rule has only one key, which then has all of it, and is not refused."""
+    if rule.denied or any(rule.error):
+        return False
+    return len({key for key, _ in (*rule.top_allowed, *rule.top_denied)}) < 2
+
+
+def _alert_of(found: _Finding, now: float) -> Alert:
+    return Alert(
+        id=_id(found, now),
+        kind=found.kind,
+        rule=found.rule,
+        started=now,
+        ended=None,
+        value=found.value,
+        worst=found.value,
+        threshold=found.threshold,
+        top=found.top,
+        text=found.text,
+    )
+
+
+def _order(one: _Finding | Alert) -> tuple[bool, float, str]:
+    """Return what sorts the worst first, and what is about the whole service before that."""
+    return (one.rule is not None, -one.value / one.threshold, one.rule or one.kind)
+
+
+def _id(found: _Finding, now: float) -> str:
+    # Not to the second: several processes judge the same, each at its own moment.
+    begun = int(now // _ALIKE_S)
+    made_of = f"{found.kind}\n{found.rule}\n{begun}".encode("utf-8", "surrogatepass")
+    return f"{found.kind}-{hashlib.sha256(made_of).hexdigest()[:10]}"
+
+
+def _past(alert: Alert, lasted: float) -> str:
+    worst = _shown(alert.kind, alert.worst)
+    if alert.kind == "latency" and alert.worst >= TRIP_S[-1]:
+        worst += " or more"
+    return {
+        "refusals": f"{_name(alert.rule)} refused up to {worst} of its requests",
+        "fallback": f"up to {worst} of all requests were decided without the store",
+        "key": f"one key made up to {worst} of the requests of {_name(alert.rule)}",
+        "latency": f"99 of 100 round trips to the store took up to {worst}",
+    }[alert.kind] + f"; over after {lasted:,.0f} s"
+
+
+def _shown(kind: str, value: float) -> str:
+    if kind != "latency":
+        return f"{value * 100:.3g} %"
+    return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms"
+
+
+def _name(rule: str | None) -> str:
+    """Return a rule's name as a line can hold it: Redis may tell of rules with any name."""
+    name = "".join(each if each.isprintable() else "?" for each in (rule or "")[:_MAX_NAME])
+    return name if len(rule or "") <= _MAX_NAME else f"{name}..."

@@ -1,0 +1,97 @@
+"""The files of the dashboard, in memory: what a browser may fetch, and under which rules.
+
+Nothing is looked up on disk for a request, so no path leads out of the folder. Knows no sessions:
+the files are the same for everybody, and tell nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+from msgspec import Struct
+
+from limen.server.exchange import Headers, Scope, Send, header, respond, wrong_method
+
+PREFIX = "/ui/"
+_INDEX = f"{PREFIX}index.html"
+# Those of app.js; which of them there are below a rule, it knows.
+_ROUTES = ("/", "/rules", "/keys", "/live", "/audit", "/tokens")
+_BELOW = "/rules/"
+_KINDS = {
+    "css": b"text/css; charset=utf-8",
+    "html": b"text/html; charset=utf-8",
+    "js": b"text/javascript; charset=utf-8",
+    "json": b"application/json",
+    "png": b"image/png",
+    "svg": b"image/svg+xml",
+    "woff2": b"font/woff2",
+}
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+_RULES: Headers = [
+    # Asked for each time, and sent only when it has changed: a new version is there at once.
+    (b"cache-control", b"no-cache"),
+    (b"content-security-policy", CSP.encode()),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+]
+_TAG = re.compile(rb'"[^"]*"')
+
+
+class File(Struct, frozen=True):
+    """What is sent."""
+
+    body: bytes
+    kind: bytes
+    tag: bytes
+    """Another one for other bytes, in quotes."""
+
+
+class Pages:
+    """All files, read once."""
+
+    def __init__(self) -> None:
+        root = resources.files("limen.server.dashboard") / "static"
+        self._files = {f"{PREFIX}{path}": file for path, file in _files(root)}
+
+    def find(self, path: str) -> File | None:
+        """Return what is at a path: a file, or the page that draws all others."""
+        if path in _ROUTES or path.startswith(_BELOW):
+            path = _INDEX
+        return self._files.get(path)
+
+
+async def give(file: File, scope: Scope, send: Send, headers: Headers) -> None:
+    """Send a file, or that the browser has it already."""
+    if scope["method"] not in ("GET", "HEAD"):
+        raise wrong_method(scope, "GET", "HEAD")
+    headers = [*headers, *_RULES, (b"etag", file.tag)]
+    if not _is_there(header(scope, b"if-none-match") or b"", file.tag):
+        await respond(send, 200, [*headers, (b"content-type", file.kind)], file.body)
+        return
+    # Without a length: it would have to be that of the file.
+    await send({"type": "http.response.start", "status": 304, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _is_there(tags: bytes, tag: bytes) -> bool:
+    return tags.strip() == b"*" or tag in _TAG.findall(tags)
+
+
+def _files(folder: Traversable, path: str = "") -> Iterator[tuple[str, File]]:
+    for each in folder.iterdir():
+        name = f"{path}{each.name}"
+        if each.is_dir():
+            yield from _files(each, f"{name}/")
+        elif kind := _KINDS.get(name.rpartition(".")[2]):
+            body = each.read_bytes()
+            yield name, File(body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"'.encode())

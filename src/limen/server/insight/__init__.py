@@ -1,0 +1,1 @@
+"""What the service sees of its own decisions: counted, shared between workers, and told."""

@@ -1,0 +1,230 @@
+"""What asks a server and stands in for it, made wrong."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant, mutants_of
+
+IN_STORE: tuple[Mutant, ...] = (
+    *mutants_of(
+        "backends/redis/script.py",
+        "tests/backends/test_script_requests.py -k valkey",
+        r"""
+        seconds-without-microseconds
+        - time[1] * 1000000 + time[2]
+        + time[1] * 1000000
+        shadow-not-sent
+        - flags = _ENFORCE if enforce else 0
+        + flags = _ENFORCE
+        peek-sent-as-a-charge
+        - head = b"\1\1" if charge else b"\2\1"
+        + head = b"\1\1"
+        count-denied-not-sent
+        - _COUNT_DENIED if limit.count_denied else 0
+        + 0
+        by tests/backends/test_script.py -k 'valkey and packed_window'
+        burst-not-sent
+        -             limit.capacity,
+        +             limit.quota,
+        by tests/backends/test_script.py -k 'valkey and token_bucket'
+        """,
+    ),
+    *mutants_of(
+        "backends/redis/batch.py",
+        "tests/backends/test_batch.py",
+        """
+        script-not-sent-again
+        - return Again(in_full=True)
+        + return fault_of(reply, where)
+        asking-dropped
+        - pack_command(("ASKING",)) + command if first.asking else command
+        + command
+        sent-on-without-asking
+        - asking=word == "ASK")
+        + asking=False)
+        redirected-without-the-script
+        - (request.in_full and address is not None)
+        + False
+        slots-in-one-call
+        - kind = (request.slot, request.asking, request.in_full)
+        + kind = (0, request.asking, request.in_full)
+        too-many-keys
+        - call is None or call.keys + len(request.keys) > MAX_KEYS
+        + call is None
+        any-length-is-an-answer
+        - len(reply) == request.answer_bytes and reply[0] == 1
+        + reply[0] == 1
+        replica-is-a-fault
+        - Again(fresh=True) if "READONLY" in message else fault_of(message, where)
+        + fault_of(message, where)
+        replica-is-greeted
+        - role[0] != b"master"
+        + False
+        subjects-apart-are-together
+        - return len(subjects) == 1 or
+        + return True or
+        by tests/conformance/test_several.py -k 'cluster-Limiter'
+        """,
+    ),
+    *mutants_of(
+        "backends/redis/across.py",
+        "tests/conformance/test_several.py -k 'cluster-Limiter'",
+        """
+        nothing-given-back
+        - undo = [] if admitted or not charge else
+        + undo = [] if True else
+        shadow-charged-for-a-refusal
+        - requests(shadows, charge and admitted)
+        + requests(shadows, charge)
+        shadow-has-a-say
+        - enumerate(checks) if check.enforce == enforce]
+        + enumerate(checks) if enforce]
+        refund-at-one-node-only
+        - for part in _parts(packer, change)]
+        + for part in _parts(packer, change)[:1]]
+        what-is-left-not-asked-again
+        - take(charged, replies[len(undo) :])
+        peek-charges
+        - Step(requests(enforced, charge), reserves=charge)
+        + Step(requests(enforced, True), reserves=charge)
+        by tests/backends/test_batch.py
+        slot-not-given-back
+        - changes.append(Release(check, holder))
+        + pass
+        by tests/backends/test_batch.py
+        last-fault-counts
+        - if faults is None or reply.may_have_run:
+        + if True:
+        by tests/backends/test_batch.py
+        fault-overlooked
+        - faults = reply
+        + pass
+        by tests/backends/test_batch.py
+        fault-keeps-what-was-reserved
+        - yield Step(undo, undoes=len(undo), behind=True)
+        + pass
+        by tests/backends/test_batch.py
+        """,
+    ),
+    *mutants_of(
+        "backends/redis/breaker.py",
+        "tests/backends/test_breaker.py",
+        """
+        one-failure-more
+        - self._in_row >= FAILURES
+        + self._in_row > FAILURES
+        answers-change-nothing
+        -             self._in_row = 0
+        -             if not
+        +             if not
+        poisoned-key-opens-it
+        - if fault.kind in PASSING:
+        + if False:
+        slow-is-not-bad
+        - if not self._is_too_much(now, is_slow):
+        + if not self._is_too_much(now, False):
+        two-calls-are-many
+        - self._calls >= _MANY and
+        + self._calls >= 2 and
+        less-than-half-is-half
+        - self._bad * 2 >= self._calls
+        + self._bad * 3 >= self._calls
+        second-without-end
+        - if now >= self._window_ends:
+        + if self._window_ends < 0:
+        opened-again-and-again
+        - if self.is_open:
+        -             return False
+        + if False:
+        +             return False
+        everybody-tends
+        - if not self.is_open or now < self._tended_until:
+        + if not self.is_open:
+        all-come-back-at-once
+        - return usual * CHANCE.uniform(0.5, 1.5)
+        + return usual
+        two-tend-it
+        - if not self.is_open or tender != self._tender:
+        + if not self.is_open:
+        everybody-tries
+        - if self._try_at is None or now < self._try_at:
+        + if self._try_at is None:
+        """,
+    ),
+    *mutants_of(
+        "backends/redis/sync_lane.py",
+        "tests/faults/test_late_replies.py -k threads",
+        """
+        late-reply-is-the-next-ones
+        -             for _ in range(wire.owed - _replies(lead.calls)):
+        -                 wire.receive(ticket.ends)  # too late for whoever asked
+        +             for _ in range(0):
+        +                 wire.receive(ticket.ends)
+        reply-that-came-twice-is-heard-twice
+        - if is_suspicious(strange) or not wire.is_done():
+        + if is_suspicious(strange):
+        """,
+    ),
+    *mutants_of(
+        "backends/redis/sync_lane.py",
+        "tests/faults/test_lost_replies.py -k in_vain",
+        """
+        what-another-sent-is-owed
+        - ticket.is_unsent = False
+        + ticket.is_unsent = ticket.is_unsent or False
+        """,
+    ),
+    *mutants_of(
+        "backends/redis/aio_lane.py",
+        "tests/faults/test_late_replies.py -k tasks",
+        """
+        late-reply-is-the-next-ones
+        -             if now >= is_overdue:
+        -                 self._lose(fault)
+        +             if now >= is_overdue:
+        +                 self._packets -= self._calls.popleft().ends_packet
+        reply-that-came-twice-is-heard-twice
+        - if not self._calls and reader.has_data():
+        + if False:
+        """,
+    ),
+    *mutants_of(
+        "guarded.py",
+        "tests/test_guarded.py -k TestChanges",
+        """
+        closed-shadow-shuts
+        - any(source == "closed" and check.enforce for
+        + any(source == "closed" for
+        by tests/test_guarded.py -k 'TestDeadStore and shadow'
+        closed-charges-the-others
+        - charge and not is_shut, holder)
+        + charge, holder)
+        by tests/test_guarded.py -k 'TestMixed'
+        whole-instead-of-share
+        - local = [self._share(check) for check, source in pairs if source == "local"]
+        + local = [check for check, source in pairs if source == "local"]
+        by tests/test_guarded.py -k 'TestShare'
+        receipt-of-the-store-used-here
+        - if receipt.source != "local":
+        + if False:
+        reset-that-was-not-done
+        - raise StoreError(str(fault))
+        + return False
+        nothing-owed
+        - self._add(check)
+        + pass
+        by tests/test_guarded.py -k TestDebts
+        owed-though-it-may-have-run
+        - if local and charge and not fault.may_have_run:
+        + if local and charge:
+        by tests/test_guarded.py -k TestDebts
+        debt-of-a-period-that-is-over
+        - units = min(check.cost, self._used(check))
+        + units = check.cost
+        by tests/test_guarded.py -k TestDebts
+        only-the-last-debt
+        - check = _at(check, min(known.cost + check.cost, MAX_COST))
+        + pass
+        by tests/test_guarded.py -k TestDebts
+        """,
+    ),
+)

@@ -1,0 +1,319 @@
+"""What the whole product tells of itself: sums that survive a worker, sizes that survive any number
+of keys, and one key that floods, found and told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.product import Product, product
+from tests.server.raw import Raw, request, until
+from tests.servers import HOST, Server, binaries, process
+
+ADMIN = "canary-admin-token-0123456789abcdef"
+SECRET = "canary-webhook-secret-0123456789"
+RULES = """
+rules:
+  - name: per-user
+    key: user
+    limits: {limits}
+"""
+_SUM = re.compile(r'^limen_requests_total\{outcome="(allowed|denied)"\} ([0-9.e+]+)$', re.MULTILINE)
+
+
+@pytest.fixture
+def valkey() -> Iterator[Server]:
+    with process(binaries()["valkey"]) as started:
+        yield started
+
+
+@contextmanager
+def serving(folder: Path, valkey: Server | None, limits: str, **settings: str) -> Iterator[Product]:
+    """Start the product with one rule: with a store two workers, and without one."""
+    (folder / "rules.yaml").write_text(RULES.format(limits=limits))
+    flags = ["--rules", str(folder / "rules.yaml"), "--log-format", "json"]
+    if valkey is not None:
+        flags += ["--store", f"redis://{HOST}:{valkey.port}", "--workers", "2"]
+    given = {"auth__admin_token": ADMIN, "store__deadline": "5.0", **settings}
+    with product(folder, *flags, **given) as served:
+        until(lambda: served.ask("/readyz").status == 200, 30)
+        if valkey is not None:
+            until(lambda: len(served.workers) == len(pids(served)) == 2, 30)
+        yield served
+
+
+def told(served: Product, path: str) -> Any:
+    """Ask the administration, by a connection of its own."""
+    answer = served.ask(f"/admin/v1{path}", f"Authorization: Bearer {ADMIN}")
+    assert answer.status == 200, answer
+    return json.loads(answer.body)
+
+
+def pids(served: Product) -> set[int]:
+    """Return the processes that tell of themselves and are there."""
+    return {one["pid"] for one in told(served, "/instances")["instances"]} & set(served.workers)
+
+
+def ask(raw: Raw, users: list[str]) -> None:
+    """Ask for decisions, all in one list."""
+    body = json.dumps([{"attributes": {"user": user}} for user in users]).encode()
+    raw.send(request("/v1/check", method="POST", body=body))
+    assert raw.response().status == 200
+
+
+def metrics(served: Product) -> str:
+    return served.ask("/metrics").body.decode()
+
+
+def asked_in_all(served: Product) -> set[int]:
+    """Return the sums that are told, whichever worker is asked: all of them should be the same."""
+    sums = {sum(int(float(number)) for _, number in _SUM.findall(metrics(served))) for _ in "x" * 6}
+    for _ in range(6):
+        requests = told(served, "/insight?window=300")["requests"]
+        sums.add(requests["allowed"] + requests["denied"])
+    return sums
+
+
+def within(seconds: float, found: Callable[[], Any]) -> Any:
+    """Return what is found, which has to be soon."""
+    end = time.monotonic() + seconds
+    while True:
+        if value := found():
+            return value
+        assert time.monotonic() < end, f"not found within {seconds} s"
+        time.sleep(0.1)
+
+
+def test_sums_are_of_all_workers_and_stay_when_one_is_killed(
+    valkey: Server, tmp_path: Path
+) -> None:
+    with serving(tmp_path, valkey, "10/day") as served:
+        asked = until_both_have_answered(served, "often", "often", "often")
+        until(lambda: asked_in_all(served) == {asked})
+        before = set(told(served, "/insight?window=300")["instances"])
+
+        killed = min(pids(served))
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: killed not in served.workers)
+        assert asked_in_all(served) == {asked}
+        until(lambda: len(served.workers) == len(pids(served)) == 2, 30)
+        assert asked_in_all(served) == {asked}
+
+        asked += until_both_have_answered(served, "again")
+        until(lambda: asked_in_all(served) == {asked})
+        until(lambda: before < set(told(served, "/insight?window=300")["instances"]))
+        found = told(served, "/insight?window=300")
+        denied = found["requests"]["denied"]
+        assert found["top_denied"][0]["key"] == "user=often"
+        assert found["rules"][0]["denied"] == denied > 0
+        line = f'limen_decisions_total{{outcome="denied",rule="per-user"}} {denied}.0'
+        assert {line in metrics(served) for _ in range(6)} == {True}
+
+
+def until_both_have_answered(served: Product, *users: str) -> int:
+    """Ask by many connections, until each worker has decided something; return how often."""
+    asked, by_pid = 0, dict[int, int]()
+
+    def have_both() -> bool:
+        nonlocal asked
+        raws = [Raw(served.port) for _ in range(10)]
+        for raw in raws:
+            ask(raw, [f"user {asked}", *users])
+            asked += 1 + len(users)
+            raw.send(request("/admin/v1/stats", f"Authorization: Bearer {ADMIN}"))
+            stats = json.loads(raw.response().body)
+            by_pid[stats["pid"]] = stats["allowed"]
+            raw.socket.close()
+        return set(by_pid) == set(served.workers)
+
+    until(have_both)
+    return asked
+
+
+def test_any_number_of_keys_makes_neither_more_series_nor_more_memory(tmp_path: Path) -> None:
+    with serving(tmp_path, None, "1000/second") as served, Raw(served.port, timeout=30) as raw:
+
+        def ask_many(start: int, lists: int) -> None:
+            for number in range(start, start + lists):
+                ask(raw, [f"user {number} {place}" for place in range(1_000)])
+
+        ask_many(0, 60)
+        series, size = _series(served), _resident(served)
+        ask_many(60, 140)
+        assert _series(served) == series < 150
+        assert (_resident(served) - size) / 2**20 < 8
+        assert _sum_of(served) == 200_000
+        found = within(5, lambda: _keys(served))
+        assert found["keys"] > 1_000
+        assert "user 199 999" not in metrics(served)
+
+
+def _series(served: Product) -> int:
+    return sum(1 for line in metrics(served).splitlines() if line and line[0] != "#")
+
+
+def _resident(served: Product) -> int:
+    status = Path(f"/proc/{served.pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert found
+    return int(found[1]) * 1024
+
+
+def _sum_of(served: Product) -> int:
+    return sum(int(float(number)) for _, number in _SUM.findall(metrics(served)))
+
+
+def _keys(served: Product) -> Any:
+    rules = told(served, "/insight?window=300")["rules"]
+    return rules[0] if rules else None
+
+
+class Load:
+    """A hundred thousand keys, and from some moment on one that comes as often as all others."""
+
+    def __init__(self, served: Product) -> None:
+        self._served = served
+        self._next = iter(range(100))
+        self._lock = threading.Lock()
+        self._failures: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._run) for _ in range(3)]
+        self.is_bursting = threading.Event()
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for thread in self._threads:
+            thread.join(60)
+        assert not self._failures, self._failures
+
+    @property
+    def is_over(self) -> bool:
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _run(self) -> None:
+        try:
+            with Raw(self._served.port, timeout=30) as raw:
+                while True:
+                    with self._lock:
+                        number = next(self._next, None)
+                    if number is None:
+                        return
+                    if number >= 30:
+                        self.is_bursting.set()
+                        ask(raw, ["flood"] * 1_000)
+                    # Some others are refused too.
+                    others = [f"often {place % 10}" for place in range(50)]
+                    ask(raw, [f"user {number} {place}" for place in range(1_000)] + others)
+        except BaseException as error:
+            self._failures.append(error)
+
+
+@contextmanager
+def webhook() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+    """A server that takes every POST; yields its address, and the signature and body of each."""
+    got: list[tuple[str, bytes]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            got.append((self.headers["limen-signature"], body))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer((HOST, 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"http://{HOST}:{server.server_port}/hook", got
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _alerts(served: Product, state: str) -> list[Any]:
+    alerts: list[Any] = told(served, "/alerts")[state]
+    return [one for one in alerts if (one["kind"], one["rule"]) == ("key", "per-user")]
+
+
+def test_one_key_that_floods_is_found_among_many_and_told_from_begin_to_end(
+    valkey: Server, tmp_path: Path
+) -> None:
+    with webhook() as (url, got):
+        settings = {
+            "alerts__webhook": url,
+            "alerts__webhook_secret": SECRET,
+            "alerts__webhook_private": "true",
+            # What is slow on a busy machine is not what this is about.
+            "alerts__store_latency": "0",
+            "alerts__fallback_share": "0",
+            "alerts__key_share": "0.3",
+            "http__max_batch": "2000",
+        }
+        with serving(tmp_path, valkey, "3/minute", **settings) as served:
+            with Load(served) as load:
+                assert load.is_bursting.wait(30)
+                began = time.monotonic()
+                assert within(5, lambda: _first(served, 10)["key"] == "user=flood")
+                alert = within(began + 10 - time.monotonic(), lambda: _alerts(served, "open"))[0]
+                assert alert["top"][0][0] == "user=flood"
+            assert within(5, lambda: _first(served, 60)["count"] >= 69_990)
+            first = _first(served, 60)
+            assert (first["rule"], first["key"]) == ("per-user", "user=flood")
+            assert first["count"] <= 70_000 + first["at_most_too_high"]
+            found = within(30, lambda: not _alerts(served, "open") and _alerts(served, "ended"))
+            assert found[0]["ended"] > found[0]["started"]
+            messages = within(15, lambda: len(_told_of(got)) >= 2 and _told_of(got))
+            assert messages == ["began", "ended"]
+            lines = [json.loads(line) for line in served.complained]
+        logged = [
+            line["message"] for line in lines if re.match(r"alert \w+: one key", line["message"])
+        ]
+        assert [line.split(":")[0] for line in logged] == ["alert began", "alert ended"]
+        assert "flood" not in "".join(served.complained)
+        for signature, body in got:
+            _verify(signature, body)
+
+
+def _first(served: Product, window: int) -> Any:
+    """Return who is refused most often."""
+    found = told(served, f"/insight?window={window}")["top_denied"]
+    return found[0] if found else {"key": None}
+
+
+def _told_of(got: list[tuple[str, bytes]]) -> list[str]:
+    """Return what the webhook was told of the key that floods, in order."""
+    return [
+        change
+        for _, body in list(got)
+        for change in ("began", "ended")
+        for one in json.loads(body)[change]
+        if one["kind"] == "key"
+    ]
+
+
+def _verify(signature: str, body: bytes) -> None:
+    found = re.fullmatch(r"t=(\d+),v1=([0-9a-f]{64})", signature)
+    assert found
+    signed = hmac.new(SECRET.encode(), found[1].encode() + b"." + body, hashlib.sha256)
+    assert hmac.compare_digest(signed.hexdigest(), found[2])
