@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from redis.crc import key_slot
 
-from limen import AsyncLimiter, Check, Decision, Limit, Limiter, StoreError
+from limen import AsyncLimiter, Check, Decision, Limit, Limiter, StoreError, behind
 from limen.keys import redis_key
 from tests import servers
 from tests.shared.load import WIDE, Tasks, Threads
@@ -212,7 +212,7 @@ class TestAcrossNodes:
     def test_without_threads_there_is_still_a_decision(
         self, cluster: servers.Cluster, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def cannot(thread: threading.Thread) -> None:
+        def cannot(*_: object) -> None:
             raise RuntimeError("can't start new thread")
 
         # Two of them in other slots of one node: they share a lane that cannot be opened.
@@ -221,7 +221,7 @@ class TestAcrossNodes:
         with Limiter(url, deadline=0.2) as limiter:
             limiter._backend._learn_shape()  # type: ignore[attr-defined]
             with monkeypatch.context() as patched:
-                patched.setattr(threading.Thread, "start", cannot)
+                patched.setattr(behind, "start", cannot)
                 assert limiter.decide(*[Check(WIDE, key) for key in keys]).source == "local"
 
     def test_a_refund_reaches_every_node(self, cluster: servers.Cluster, url: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from limen import AsyncLimiter, Check, Decision, Limit, Limiter
+from limen import AsyncLimiter, Check, Decision, Limit, Limiter, behind
 from limen.backends.redis import sync_lane
 from limen.backends.redis.sync import RedisBackend
 from tests import servers
@@ -235,14 +235,27 @@ class TestBrokenConnections:
     def test_without_threads_there_is_still_a_decision(
         self, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def cannot(thread: threading.Thread) -> None:
+        def cannot(*_: object) -> None:
             raise RuntimeError("can't start new thread")
 
         with Limiter(url, deadline=PATIENT_S) as limiter:
             with monkeypatch.context() as patched:
-                patched.setattr(threading.Thread, "start", cannot)
+                patched.setattr(behind, "start", cannot)
                 assert limiter.check("k", WIDE).source == "local"
             assert limiter.check("k", WIDE).source == "store"
+
+    def test_a_thread_that_dies_at_birth_is_missed(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sync_lane, "_GRACE_S", 0.05)
+        monkeypatch.setattr(sync_lane, "CONNECT_S", 0.05)
+        with Limiter(url, deadline=DEADLINE_S) as limiter:
+            with monkeypatch.context() as patched:
+                patched.setattr(behind, "start", lambda *_: None)
+                start = time.perf_counter()
+                assert limiter.check("k", WIDE).source == "local"
+                assert time.perf_counter() - start < DEADLINE_S + SLACK_S
+            wait_for_the_store(limiter)
 
     def test_who_lost_the_lead_takes_nobody_along(
         self, url: str, monkeypatch: pytest.MonkeyPatch

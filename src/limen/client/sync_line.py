@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from limen import behind
 from limen.client.address import Address
 from limen.client.http1 import Reader, Response
 from limen.client.questions import Asked
@@ -64,7 +65,9 @@ class Wire:
 class _Opening:
     """A connection that is being opened, and whoever waits for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, until: float) -> None:
+        self.until = until
+        """By when it should be there; else who opens it is lost, and nobody is to wait for it."""
         self.done = threading.Event()
         self.is_left = False
         """Whether nobody waits for it any more."""
@@ -150,15 +153,15 @@ class Pool:
         To find the host, to connect and to shake hands may together take longer than any caller
         has. Who gives up leaves it to the next.
         """
+        now = time.monotonic()
         with self._mutex:
+            self._left = [each for each in self._left if each.until > now]
             opening = self._left.pop() if self._left else None
             if opening is not None:
                 opening.is_left = False
         if opening is None:
-            opening = _Opening()
-            threading.Thread(
-                target=self._open, args=(opening, self._round), name="limen-connect", daemon=True
-            ).start()
+            opening = _Opening(now + 2 * self._patience_s)
+            behind.start(self._open, opening, self._round)
         try:
             opening.done.wait(_left(ends))
         finally:

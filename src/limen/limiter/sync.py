@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
-from limen import fork
+from limen import behind, fork
 from limen.backends import Change, Fault, Release, Renew, Reset, Shard
 from limen.backends.memory import MemoryBackend
 from limen.clock import Clock
@@ -188,14 +188,8 @@ class Limiter:
     def _have_paid(self) -> None:
         """See to it that what was admitted without the store is charged there when it is back."""
         if self._guard.should_pay(time.monotonic()):
-            behind = threading.Thread(
-                target=_pay,
-                args=(weakref.ref(self), self._closed),
-                name="limen-settle",
-                daemon=True,
-            )
             with contextlib.suppress(RuntimeError):  # no thread to be had: the next one tries
-                behind.start()
+                behind.start(_pay, weakref.ref(self), self._closed)
 
     def _pay_some(self) -> bool:
         """Pay what can be paid now; return whether anything is owed still."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
-from limen import fork
+from limen import behind, fork
 from limen.backends import Change, Correct, Fault, Reset, Shard
 from limen.backends.redis import across, route, script
 from limen.backends.redis.batch import Again, Packer, Request, greet
@@ -350,7 +350,7 @@ class RedisBackend:
 def _start(work: Callable[..., object], *arguments: object) -> bool:
     """Have something done behind the caller; return whether there was a thread for it."""
     try:
-        threading.Thread(target=work, args=arguments, name="limen-behind", daemon=True).start()
+        behind.start(work, *arguments)
     except RuntimeError:
         return False
     return True

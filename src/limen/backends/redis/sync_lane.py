@@ -19,6 +19,7 @@ from typing import Any
 
 from msgspec import structs
 
+from limen import behind
 from limen.backends import Fault
 from limen.backends.redis.batch import (
     MAX_REQUESTS,
@@ -452,21 +453,18 @@ class Lane:
         Opening takes several steps, and together they may take longer than any caller has.
         """
         lead.drop_wire()
-        thread = threading.Thread(
-            target=self._connect, args=(lead,), name="limen-connect", daemon=True
-        )
         try:
             with self._mutex:
                 ticket.lead = None
                 self._stand(ticket)
                 self._connecting_since = time.monotonic()
                 lead.until = self._connecting_since + CONNECT_S
-            thread.start()
+            behind.start(self._connect, lead)
         except BaseException:
-            if thread.ident is None:
-                # No thread to be had: the interpreter ends, or the system has no more. Or this one
-                # was torn away before the other began, which then finds the lead gone.
-                with self._mutex:
+            # No thread to be had: the interpreter ends, or the system has no more. Or this one was
+            # torn away; if the other began nevertheless, it finds the lead gone.
+            with self._mutex:
+                if self._lead is lead:
                     ticket.lead = lead
                     if ticket in self._waiting:
                         self._waiting.remove(ticket)
