@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ import pytest
 from limen import AsyncLimiter, wire
 from limen.engine import AsyncEngine
 from limen.http import answer_of_verdict, raw_headers
-from limen.rules import RuleSet, parse_text
+from limen.rules import RuleSet, parse, parse_text
 from limen.server.decisions import Decisions
 from limen.server.insight.watch import Watch
 from limen.server.memo import Memo
@@ -53,12 +54,12 @@ rules:
 class Asker:
     """The decision API on rules, with a clock of its own."""
 
-    def __init__(self, rules: RuleSet, most: int = 100) -> None:
+    def __init__(self, rules: RuleSet, room: int = 10_000_000) -> None:
         self.clock = ManualClock()
         self.limiter = AsyncLimiter(clock=self.clock)
         self.engine = AsyncEngine(rules, self.limiter, clock=self.clock)
         self.decisions = Decisions(self.engine, self.limiter, Receipts(32 * "s", "p"), Watch())
-        self.decisions._memo = Memo(most, 512)
+        self.decisions._memo = Memo(room)
 
     def ask(self, **attributes: str) -> wire.Verdict:
         body = msgspec.json.encode({"attributes": attributes})
@@ -113,20 +114,21 @@ def test_a_rule_set_knows_whether_time_has_a_say(text: str, timeless: bool) -> N
 
 
 def test_it_never_remembers_more_than_it_may() -> None:
-    asker = Asker(parse_text(ONE), most=8)
-    for number in range(1_000):
+    asker = Asker(parse_text(ONE), room=12_000_000)
+    for number in range(10_000):
         assert asker.ask(user=str(number), path="/a").remaining == 1
-    assert len(asker.decisions._memo._known) <= 8
+    assert 2_000 < len(asker.decisions._memo._known) < 6_000
 
 
 def test_the_older_half_is_forgotten() -> None:
-    memo: Memo[int] = Memo(4, 100)
+    memo: Memo[int] = Memo(5_000_000)
     under = object()
-    for number in range(5):
-        memo.get(b"%d" % number, under)
-        memo.keep(b"%d" % number, number, letters=100, checks=10)
-    assert [memo.get(b"%d" % number, under) for number in range(5)] == [None, None, 2, 3, 4]
-    assert memo.get(b"4", object()) is None
+    for number in range(5_001):
+        memo.get(number, under)
+        memo.keep(number, number, 1_000)
+    known = [number for number in range(5_001) if memo.get(number, under) is not None]
+    assert known == list(range(2_500, 5_001))
+    assert memo.get(5_000, object()) is None
 
 
 def test_what_is_known_before_says_the_same_as_what_is_worked_out_after() -> None:
@@ -161,12 +163,31 @@ def test_what_is_known_before_says_the_same_as_what_is_worked_out_after() -> Non
     }
 
 
-def test_what_is_long_or_has_many_checks_is_not_remembered() -> None:
-    memo: Memo[int] = Memo(4, 100)
+def test_what_takes_much_room_is_not_remembered() -> None:
+    memo: Memo[int] = Memo(5_000_000)
     rules = object()
-    for letters, checks in ((101, 1), (1, 11)):
-        assert memo.get(b"a", rules) is None
-        memo.keep(b"a", 1, letters=letters, checks=checks)
     assert memo.get(b"a", rules) is None
-    memo.keep(b"a", 1, letters=100, checks=10)
+    memo.keep(b"a", 1, 1_001)
+    assert memo.get(b"a", rules) is None
+    memo.keep(b"a", 1, 1_000)
     assert memo.get(b"a", rules) == 1
+
+
+@pytest.mark.parametrize(("limits", "letters"), [(1, 10), (10, 10), (1, 400), (10, 400)])
+def test_a_question_takes_about_as_much_room_as_it_is_said_to(limits: int, letters: int) -> None:
+    rules = [
+        {"name": f"rule-{n}", "key": ["user"], "limits": f"{100 + n}/minute"} for n in range(limits)
+    ]
+    asker = Asker(parse({"rules": rules}), room=10**9)
+    asker.decisions._limiter = AsyncLimiter("redis://127.0.0.1:1")
+    bodies = [b'{"attributes":{"user":"%0*d"}}' % (letters, number) for number in range(400)]
+    asker.decisions.recall(bodies.pop())
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for body in bodies:
+            asker.decisions.recall(bytes(bytearray(body)))
+        took = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 0.7 < took / asker.decisions._memo._used < 1.3

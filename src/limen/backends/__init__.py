@@ -6,7 +6,8 @@ calculates nothing; that is what the algorithms are for.
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -180,6 +181,19 @@ class AsyncBackend(Protocol):
         within: float | None = None,
     ) -> tuple[Reading, ...] | Fault:
         """Decide some checks together, all or nothing; return a reading for each, or why not."""
+        ...
+
+    def prepare(self, checks: tuple[Check, ...]) -> object:
+        """Return checks as they are asked, for who asks the same again."""
+        ...
+
+    def run_soon(
+        self, prepared: Any, tell: Callable[[tuple[Reading, ...] | Fault], object]
+    ) -> bool:
+        """Decide what was prepared, and charge it; `tell` is called with what `run_all` returns.
+
+        At once, or later by the loop; it must not raise. False when only `run_all` can do it.
+        """
         ...
 
     async def change(self, change: Change) -> bool | Fault:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+from collections.abc import Callable
 from threading import Lock
 from types import CodeType, FrameType
 from typing import Any
@@ -266,6 +267,17 @@ class AsyncMemoryBackend:
     ) -> tuple[Reading, ...]:
         """Decide some checks together, all or nothing; return a reading for each."""
         return self.memory.run_all(checks, charge, holder)
+
+    def prepare(self, checks: tuple[Check, ...]) -> tuple[Check, ...]:
+        """Return checks as they are asked."""
+        return checks
+
+    def run_soon(
+        self, prepared: tuple[Check, ...], tell: Callable[[tuple[Reading, ...]], object]
+    ) -> bool:
+        """Decide what was prepared, and charge it; tell at once."""
+        tell(self.memory.run_all(prepared, True))
+        return True
 
     async def change(self, change: Change) -> bool:
         """Carry out a change; return whether there was anything to change."""

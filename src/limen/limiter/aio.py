@@ -13,6 +13,8 @@ from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
+from msgspec import Struct
+
 from limen import fork
 from limen.backends import AsyncBackend, Change, Fault, Release, Renew, Reset, Shard, Vitals
 from limen.backends.memory import AsyncMemoryBackend, MemoryBackend
@@ -43,6 +45,14 @@ if TYPE_CHECKING:
 _ALLOWED = itemgetter(0)
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Prepared(Struct, frozen=True, gc=False):
+    """Checks that will be asked again and again."""
+
+    checks: tuple[Check, ...]
+    asked: object
+    """The same as the store is asked."""
 
 
 class AsyncLimiter:
@@ -142,7 +152,26 @@ class AsyncLimiter:
         For who answers very many: when the store lets all of them pass, and nobody observes, this
         is what it said of each, and no decision is made of it.
         """
-        answer = await self._backend.run_all(checks, True, "", within)
+        return self.admitted(checks, await self._backend.run_all(checks, True, "", within))
+
+    def prepare(self, checks: tuple[Check, ...]) -> Prepared:
+        """Return checks that rules made, and that are all enforced, for `admit_soon`."""
+        return Prepared(checks, self._backend.prepare(checks))
+
+    def admit_soon(
+        self, prepared: Prepared, tell: Callable[[tuple[Reading, ...] | Fault], object]
+    ) -> bool:
+        """Do what `admit` does, without a task that waits for it.
+
+        `tell` is called at once, or later by the loop: with what `admitted` takes. It must not
+        raise. False, and nothing is done, when only `admit` can do it.
+        """
+        return self._backend.run_soon(prepared.asked, tell)
+
+    def admitted(
+        self, checks: tuple[Check, ...], answer: tuple[Reading, ...] | Fault
+    ) -> tuple[Reading, ...] | Decision:
+        """Return what `admit` returns, once the store was asked."""
         if isinstance(answer, Fault) or self._observers or not all(map(_ALLOWED, answer)):
             return self._decision(checks, answer, "", charge=True)
         return answer

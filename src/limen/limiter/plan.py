@@ -159,7 +159,12 @@ def combine(
     )
     enforced = [part for part in parts if part.enforce]
     refusing = [part for part in enforced if not part.allowed]
-    binding = max(refusing, key=_wait) if refusing else _nearest(enforced or parts)
+    if refusing:
+        binding = max(refusing, key=_wait)
+    else:
+        told = enforced or parts
+        at = nearest([part.limit for part in told], [part.remaining for part in told])
+        binding = told[at]
     delay = 0.0 if refusing else max([part.delay for part in enforced], default=0.0)
     return Decision(
         binding.limit,
@@ -203,16 +208,17 @@ def _whole(limit: Limit | Concurrency) -> int:
     return limit.capacity if isinstance(limit, Limit) else limit.slots
 
 
-def _nearest(parts: Sequence[Decision]) -> Decision:
-    """Return the part with the smallest share left; of equals, the first."""
-    nearest = parts[0]
-    whole = _whole(nearest.limit)
-    for part in parts:
-        if part.limit is nearest.limit:
-            is_nearer = part.remaining < nearest.remaining
+def nearest(limits: Sequence[Limit | Concurrency], remaining: Sequence[int]) -> int:
+    """Return which limit has the smallest share left; of equals, the first."""
+    at, limit, left = 0, limits[0], remaining[0]
+    whole = _whole(limit)
+    for other, its_limit in enumerate(limits):
+        its_left = remaining[other]
+        if its_limit is limit:
+            is_nearer = its_left < left
         else:
             # Multiplied crosswise, because a quotient would be rounded.
-            is_nearer = part.remaining * whole < nearest.remaining * _whole(part.limit)
+            is_nearer = its_left * whole < left * _whole(its_limit)
         if is_nearer:
-            nearest, whole = part, _whole(part.limit)
-    return nearest
+            at, limit, left, whole = other, its_limit, its_left, _whole(its_limit)
+    return at

@@ -85,12 +85,11 @@ class Access:
 
     def bearer(self, authorization: str) -> Caller:
         """Return whose token follows `Bearer`. Raises `Rejected` for one that is no good."""
-        scheme, _, secret = authorization.partition(" ")
-        return self.holder(secret if scheme.lower() == "bearer" else "")
+        return self.holder(token_of(authorization))
 
     def holder(self, secret: str) -> Caller:
         """Return whose token this is. Raises `Rejected` for one that is no good."""
-        found = self._holder(digest_of(secret.strip()))
+        found = self.known(digest_of(secret.strip()))
         if found is None:
             raise unknown("this token is unknown, revoked or expired")
         return found
@@ -140,7 +139,8 @@ class Access:
                 _logger.warning("tokens cannot be looked at, those known last hold: %s", error)
             self._is_away = True
 
-    def _holder(self, digest: str) -> Caller | None:
+    def known(self, digest: str) -> Caller | None:
+        """Return whose token has a digest; None for one that is no good."""
         found = self._fixed.get(digest) or self._known.get(digest)
         is_over = found is not None and found.expires is not None and found.expires <= time.time()
         return None if is_over else found
@@ -153,7 +153,7 @@ class Access:
         if session is None:
             return None
         refuse_other_sites(scope)
-        found = self._holder(session.digest) if session.ends > time.time() else None
+        found = self.known(session.digest) if session.ends > time.time() else None
         if found is None:
             over = unknown("your session is over; sign in again")
             over.headers.append(GONE)
@@ -162,6 +162,17 @@ class Access:
 
     def _hold(self, kept: Iterable[_Kept]) -> None:
         self._known = {one.digest: Caller(one.role, one.name, one.expires) for one in kept}
+
+
+def token_of(authorization: str) -> str:
+    """Return the token that follows `Bearer`; nothing where it does not."""
+    scheme, _, secret = authorization.partition(" ")
+    return secret.strip() if scheme.lower() == "bearer" else ""
+
+
+def may_ask(caller: Caller | None) -> bool:
+    """Return whether somebody may ask for decisions."""
+    return caller is not None and caller.role in _ASKERS
 
 
 def admit(caller: Caller | None, how: str) -> None:

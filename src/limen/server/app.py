@@ -7,7 +7,6 @@ of the API are left to another app, and what no API is asked for to the dashboar
 from __future__ import annotations
 
 import itertools
-import logging
 import re
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -30,12 +29,14 @@ from limen.server.exchange import (
     Scope,
     Send,
     header,
+    mistake,
     read_body,
     respond,
     wrong_method,
 )
 from limen.server.gateway import auth
 from limen.server.insight.metrics import metrics_text
+from limen.server.quick import Quick
 from limen.server.service import Service
 
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -44,7 +45,6 @@ _ADMIN = ("/admin", "/docs", "/openapi.json")
 _MAX_ADMIN_BODY = 16 * 2**20
 _LOCAL = re.compile(rb"https?://(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
 _GIVEN_ID = re.compile(rb"[\x21-\x7e]{1,64}")
-_logger = logging.getLogger("limen.server")
 
 
 class Asked(NamedTuple):
@@ -84,6 +84,14 @@ class App:
             "DELETE": lambda asked: decisions.release(asked.slot),
         }
         self._ids = itertools.count(1)
+        self.quick: Quick = Quick(
+            decisions,
+            service.access,
+            self._new_id,
+            is_open=self._is_open,
+            max_body=self._max_body,
+        )
+        """The short way of what is asked most; for a server that knows it."""
         self._encode = msgspec.json.Encoder().encode
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,10 +112,8 @@ class App:
         except Gone:
             return
         except Exception:
-            _logger.exception("a mistake in the service", extra={"request": id_})
-            rejected = Rejected(500, "the service made a mistake, and has logged it under this id")
             # If an answer had begun, this fails, and the connection is closed.
-            await respond(send, 500, [*headers, PROBLEM, NO_STORE], rejected.body(id_))
+            await respond(send, 500, [*headers, PROBLEM, NO_STORE], mistake(id_).body)
 
     async def _answer(
         self, scope: Scope, receive: Receive, send: Send, id_: str, headers: Headers
@@ -202,6 +208,9 @@ class App:
         given = header(scope, b"x-request-id")
         if given is not None and _GIVEN_ID.fullmatch(given):
             return given.decode("ascii")
+        return self._new_id()
+
+    def _new_id(self) -> str:
         return f"{self.service.id}-{next(self._ids):x}"
 
 

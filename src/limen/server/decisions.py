@@ -17,27 +17,30 @@ import msgspec
 from msgspec import Meta
 
 from limen import wire
+from limen.backends import Fault
 from limen.engine import Asked, AsyncEngine, Verdict
 from limen.errors import InvalidInput, InvalidLimit, StoreError
 from limen.http import HeaderStyle, answer_of, raw_headers
 from limen.limiter import AsyncLimiter
 from limen.limiter.plan import distinct
-from limen.model import Check, Concurrency, Decision, Limit
+from limen.model import Check, Concurrency, Decision, Limit, Reading, receipt_ids
 from limen.server import answers
-from limen.server.exchange import Headers, Rejected, Reply, decoded
+from limen.server.exchange import HEAD, JSON, Headers, Rejected, Reply, Tell, decoded, mistake
 from limen.server.faces import Faces, Gallery, faces_of
 from limen.server.insight.watch import Watch
 from limen.server.memo import Memo
+from limen.server.passed import Passed, passed_of
 from limen.server.receipts import Held, Receipts
 
+_JSON = JSON[1]
 _LONGEST_SLOT = 8_000
 _MOST_LETTERS = 4_000_000
 _MOST_LIMITS, _LIMITS_AT_ONCE = 20_000, 1_000
 # An exact window keeps every request. Whoever writes a rule may want a million; a caller may not
 # fill the store with a few words.
 _MOST_EXACT = {"packed_window": 10_000, "rolling_window": 1_000}
-# Of some 2 KB each, and 3 at most: 50 MB.
-_MOST_KNOWN, _LONGEST_KNOWN = 16_384, 512
+_ROOM = 50_000_000
+"""For what was asked before, in bytes: some 20,000 questions that come under one limit."""
 _logger = logging.getLogger("limen.server")
 
 
@@ -50,6 +53,15 @@ class Asking(NamedTuple):
     """None when the caller brought limits along."""
     faces: Faces | None
     """What is said of the limits whatever is decided; None when it is not known before."""
+    passed: Passed | None
+    """What is answered if it passes; None when that is not known before."""
+
+    def said(self, decision: Decision | None) -> Verdict | Decision:
+        """Return what it is answered, by what the limiter said; None when that was not asked."""
+        if self.asked is not None:
+            return self.asked.verdict(decision)
+        assert decision is not None  # whoever brings limits has checks
+        return decision
 
 
 class Decisions:
@@ -78,24 +90,75 @@ class Decisions:
         self._refund = msgspec.json.Decoder(wire.RefundQuestion)
         self._settle = msgspec.json.Decoder(wire.SettleQuestion)
         self._encode = msgspec.json.Encoder().encode
-        self._memo: Memo[Asking] = Memo(_MOST_KNOWN, _LONGEST_KNOWN)
+        self._memo: Memo[Asking] = Memo(_ROOM)
         self._gallery = Gallery()
+        self._ids = receipt_ids()
 
     async def check(self, body: bytes, id_: str) -> Reply:
         """Decide one request, or a list of them; each is charged when it is allowed."""
+        if body.lstrip()[:1] != b"[":
+            return await self.answer(self.recall(body), id_)
         start = time.perf_counter()
-        if body.lstrip()[:1] == b"[":
-            reply = await self._check_many(body, id_)
+        reply = await self._check_many(body, id_)
+        self._took(time.perf_counter() - start)
+        return reply
+
+    async def answer(self, asking: Asking, id_: str) -> Reply:
+        """Decide one request that was understood, and charge it when it is allowed."""
+        start = time.perf_counter()
+        passed = asking.passed
+        if passed is None:
+            reply = self._reply(asking, await self._ask(asking), id_)
+        else:
+            said = await self._limiter.admit(passed.prepared.checks)
+            if isinstance(said, Decision):
+                reply = self._reply(asking, said, id_)
+            else:
+                standing, body = self._passed(passed, said, id_)
+                policy = b"ratelimit-policy", passed.faces.policy
+                reply = Reply(body, [policy, (b"ratelimit", standing)])
+        self._took(time.perf_counter() - start)
+        return reply
+
+    def answer_soon(self, asking: Asking, id_: str, tell: Tell) -> bool:
+        """Do the same, and `tell` the answer: no task waits for it. It must not raise.
+
+        False, and nothing is done, when only `answer` can do it.
+        """
+        start, passed = time.perf_counter(), asking.passed
+        if passed is None:
+            return False
+
+        def told(answer: tuple[Reading, ...] | Fault) -> None:
+            try:
+                said = self._limiter.admitted(passed.prepared.checks, answer)
+                if isinstance(said, Decision):
+                    sent = self._reply(asking, said, id_).sent(id_)
+                else:
+                    standing, body = self._passed(passed, said, id_)
+                    head = HEAD % (id_.encode(), _JSON, passed.faces.lines % standing, len(body))
+                    sent = 200, head, body
+            except Exception:
+                sent = mistake(id_).sent(id_)
             self._took(time.perf_counter() - start)
-            return reply
-        asking = self._recalled(body)
-        said = await self._decide(asking)
+            tell(*sent)
+
+        return self._limiter.admit_soon(passed.prepared, told)
+
+    def _passed(
+        self, passed: Passed, readings: tuple[Reading, ...], id_: str
+    ) -> tuple[bytes, bytes]:
+        """Return the value of `RateLimit`, and the message, for who was let pass."""
+        self._watch.see_passed(passed.prepared.checks, readings, passed.rules, "check", id_)
+        receipt = passed.receipt(readings, next(self._ids), self._receipts)
+        return passed.standing(readings), passed.body(readings, id_, receipt)
+
+    def _reply(self, asking: Asking, decision: Decision | None, id_: str) -> Reply:
+        said = asking.said(decision)
         if asking.charge:
             self._watch.see(said, "check", id_)
         message, headers = self._told(said, asking.faces, id_)
-        reply = Reply(self._encode(message), headers)
-        self._took(time.perf_counter() - start)
-        return reply
+        return Reply(self._encode(message), headers)
 
     async def _check_many(self, body: bytes, id_: str) -> Reply:
         asking: list[Asking] = []
@@ -109,12 +172,12 @@ class Decisions:
         messages: list[wire.Verdict] = []
         for part in _slices(asking):
             # Slice by slice: each has the whole deadline, and others have their turn in between.
-            said = await asyncio.gather(*[self._decide(each) for each in part])
-            for verdict, each in zip(said, part, strict=True):
-                own_id = f"{id_}-{len(messages)}"
+            decisions = await asyncio.gather(*[self._ask(each) for each in part])
+            for decision, each in zip(decisions, part, strict=True):
+                own_id, said = f"{id_}-{len(messages)}", each.said(decision)
                 if each.charge:
-                    self._watch.see(verdict, "check", own_id)
-                messages.append(self._told(verdict, each.faces, own_id)[0])
+                    self._watch.see(said, "check", own_id)
+                messages.append(self._told(said, each.faces, own_id)[0])
         return Reply(self._encode(messages), [])
 
     async def usage(self, query: bytes, id_: str) -> Reply:
@@ -192,7 +255,7 @@ class Decisions:
         changed = await self._limiter.hold(*held.places, id=held.id).release()
         return Reply(self._encode(wire.Done(changed)), [])
 
-    def _recalled(self, body: bytes) -> Asking:
+    def recall(self, body: bytes) -> Asking:
         """Return what a body asks, from memory if it was asked before under the same rules."""
         rules = self._engine.rules
         asking = self._memo.get(body, rules)
@@ -201,7 +264,7 @@ class Decisions:
             # Not if other rules came in between, nor where the time of day has a say.
             is_lasting = asking.asked is None or (asking.asked.rules is rules and rules.is_timeless)
             if is_lasting:
-                self._memo.keep(body, asking, letters=len(body), checks=len(asking.checks))
+                self._memo.keep(body, asking, _size(len(body), len(asking.checks)))
         return asking
 
     def _understood(self, question: wire.Question) -> Asking:
@@ -210,24 +273,24 @@ class Decisions:
                 raise Rejected(422, "attributes are missing, or your own key and limits")
             asked = self._engine.ask(question.attributes, question.cost)
             faces = None if asked.found.refused else self._gallery.faces(asked)
-            return Asking(tuple(asked.checks), not question.peek, asked, faces)
+            passed = None
+            if faces is not None and not question.peek and self._styles == answers.QUICK_STYLES:
+                passed = passed_of(asked, faces, self._limiter.prepare)
+            checks = tuple(asked.checks) if passed is None else passed.prepared.checks
+            return Asking(checks, not question.peek, asked, faces, passed)
         if question.attributes is not None:
             raise Rejected(422, "give attributes for the rules, or your own key and limits")
         if question.limits is None or question.key is None:
             raise Rejected(422, "your own limits need both key and limits")
-        checks = _own_checks(question.key, question.limits, question.cost)
-        return Asking(tuple(checks), not question.peek, None, None)
+        own = _own_checks(question.key, question.limits, question.cost)
+        return Asking(tuple(own), not question.peek, None, None, None)
 
-    async def _decide(self, asking: Asking) -> Verdict | Decision:
-        checks, charge, asked, _ = asking
-        decision = None
-        if asked is None:
-            decision = await self._limiter.decide(*checks, charge=charge)
-        elif checks:
-            decision = await self._limiter.ask(checks, charge=charge)
-        said = decision if asked is None else asked.verdict(decision)
-        assert said is not None  # whoever brings limits has checks
-        return said
+    async def _ask(self, asking: Asking) -> Decision | None:
+        if asking.asked is None:
+            return await self._limiter.decide(*asking.checks, charge=asking.charge)
+        if asking.checks:
+            return await self._limiter.ask(asking.checks, charge=asking.charge)
+        return None
 
     def _told(
         self, said: Verdict | Decision, faces: Faces | None, id_: str
@@ -250,6 +313,11 @@ class Decisions:
         slot = None if held is None else self._receipts.slot(held)
         message = wire.SlotVerdict(verdict, slot, None if held is None else held.lease)
         return Reply(self._encode(message), headers)
+
+
+def _size(letters: int, checks: int) -> int:
+    """Return how many bytes it takes to remember a question. Each check says its key again."""
+    return 1_600 + 500 * checks + letters * (3 + 4 * checks)
 
 
 def _refuse_flood(asking: list[Asking]) -> None:

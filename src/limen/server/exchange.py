@@ -5,6 +5,7 @@ What cannot be answered is `Rejected`: a status and a sentence, as `application/
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
@@ -26,11 +27,18 @@ JSON = (b"content-type", b"application/json")
 PROBLEM = (b"content-type", b"application/problem+json")
 # What is true now may be otherwise a moment later, and for somebody else.
 NO_STORE = (b"cache-control", b"no-store")
+HEAD = (
+    b"x-request-id: %b\r\ncontent-type: %b\r\ncache-control: no-store\r\n%bcontent-length: %d\r\n"
+)
+"""The headers of an answer as they are sent: the id, the kind, others, and the length."""
+Tell = Callable[[int, bytes, bytes], object]
+"""Sends an answer: the status, the headers as they are sent, and the body."""
 _MALFORMED = re.compile(r"JSON is malformed: (.*)")
 _PLACE = re.compile(r"(.*?) - at (`key` in )?`\$(.*)`", re.DOTALL)
 _MEMBER = re.compile(r"(?:\[(\d+)\]\.)?(attributes|actual)\[\.\.\.\]")
 _MEMBERS: dict[str, Any] = {"attributes": wire.Attributes, "actual": wire.Costs}
 _LONGEST_NAME = 100
+_logger = logging.getLogger("limen.server")
 
 
 class Rejected(Exception):
@@ -58,6 +66,13 @@ class Reply(NamedTuple):
     body: bytes
     headers: Headers
     status: int = 200
+
+    def sent(self, id_: str) -> tuple[int, bytes, bytes]:
+        """Return the status, the headers as they are sent, and the body."""
+        lines = [name + b": " + value + b"\r\n" for name, value in self.headers]
+        kind = JSON if self.status == 200 else PROBLEM
+        head = HEAD % (id_.encode(), kind[1], b"".join(lines), len(self.body))
+        return self.status, head, self.body
 
 
 class Gone(Exception):
@@ -98,6 +113,13 @@ async def read_body(scope: Scope, receive: Receive, longest: int) -> bytes:
             _too_long(longest)
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+def mistake(id_: str) -> Reply:
+    """Log what has just gone wrong here; return what is said of it."""
+    _logger.exception("a mistake in the service", extra={"request": id_})
+    rejected = Rejected(500, "the service made a mistake, and has logged it under this id")
+    return Reply(rejected.body(id_), [], 500)
 
 
 def wrong_method(scope: Scope, *allowed: str) -> Rejected:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from limen import wire
@@ -17,6 +18,11 @@ from limen.rules.rule import Applied
 from limen.rules.ruleset import RuleSet
 
 _MOST_KNOWN = 10_000
+_PART = (
+    b'{"rule":%b,"name":%b,"limit":%b,"key":%%b,"mode":%b,"allowed":true,"cost":%%d,'
+    b'"remaining":%%d,"retry_after":0.0,"reset_after":%%a,"tier":%b,"variant":%b,"reason":null}'
+)
+_json = msgspec.json.Encoder().encode
 
 
 class Face(Struct, frozen=True, gc=False):
@@ -38,6 +44,10 @@ class Face(Struct, frozen=True, gc=False):
     """Whether it is charged at the cost that the question itself gives."""
     policy: Policy | None
     """What headers say; None for a shadow, of which nobody is told."""
+    begin: bytes
+    """How an answer begins that lets pass, when this limit binds."""
+    part: bytes
+    """Its part of such an answer, for `%` with key, cost, what remains, and seconds to reset."""
 
 
 class Faces(Struct, frozen=True, gc=False):
@@ -51,6 +61,8 @@ class Faces(Struct, frozen=True, gc=False):
     """How many limits that is."""
     policies: tuple[Policy | None, ...]
     """What headers say of each limit, rule after rule; None for a shadow."""
+    lines: bytes
+    """The headers that tell where a client stands as they are sent, for `%` with `RateLimit`."""
 
 
 class Gallery:
@@ -89,7 +101,9 @@ def faces_of(applied: Sequence[Applied]) -> Faces:
         ]
     )
     said = tuple([face.policy for of_rule in by_rule for face in of_rule])
-    return Faces(by_rule, ", ".join([policy.terms for policy in found]).encode(), len(found), said)
+    terms = ", ".join([policy.terms for policy in found]).encode()
+    lines = b"ratelimit-policy: %b\r\nratelimit: %%b\r\n" % terms.replace(b"%", b"%%")
+    return Faces(by_rule, terms, len(found), said, lines)
 
 
 def limits_of(applied: Applied) -> Sequence[Limit | Concurrency]:
@@ -104,15 +118,20 @@ def _face(
     applied: Applied, number: int, limit: Limit | Concurrency, policies: Iterator[Policy]
 ) -> Face:
     rule, allowance = applied.rule, applied.allowance
+    name, text = f"{rule.name}#{number}", str(limit)
+    mode: wire.Mode = "enforce" if applied.enforce else "shadow"
+    said = (rule.name, name, text, mode, allowance.tier, allowance.variant)
     return Face(
         rule.name,
-        f"{rule.name}#{number}",
-        str(limit),
+        name,
+        text,
         limit.name,
-        "enforce" if applied.enforce else "shadow",
+        mode,
         allowance.tier,
         allowance.variant,
         rule.cost if isinstance(rule.cost, str) else None,
         applied.cost_by is None,
         next(policies) if applied.enforce else None,
+        b'{"allowed":true,"rule":%b,"limit":%b' % (_json(rule.name), _json(text)),
+        _PART % tuple([_json(each).replace(b"%", b"%%") for each in said]),
     )

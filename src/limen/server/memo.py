@@ -11,34 +11,36 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
-_MOST_CHECKS = 10
+_PART_OF_ALL = 5_000
 
 
 class Memo(Generic[V]):
     """Remembers values by what they were made of. When it is full, the older half is forgotten.
 
-    `most` is how many; `longest` is of how many letters. Who is longer, or has many checks, is not
-    remembered: what strangers send must not fill the memory.
+    `room` is for how many bytes, roughly. What takes much of it alone is not remembered:
+    what strangers send must neither fill the memory nor drive out what others ask.
     """
 
-    def __init__(self, most: int, longest: int) -> None:
-        self._most = most
-        self._longest = longest
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._used = 0
         self._known: dict[Hashable, V] = {}
         self._under: object = None
 
     def get(self, made_of: Hashable, under: object) -> V | None:
         """Return what was made of the same under the same; None when it has to be made."""
         if under is not self._under:
-            self._known, self._under = {}, under
+            self._known, self._used, self._under = {}, 0, under
         return self._known.get(made_of)
 
-    def keep(self, made_of: Hashable, value: V, *, letters: int, checks: int) -> None:
-        """Remember a value, which was made under what `get` was asked for last; if it is small."""
-        if letters > self._longest or checks > _MOST_CHECKS:
+    def keep(self, made_of: Hashable, value: V, size: int) -> None:
+        """Remember a value of some bytes, made under what `get` was asked for last; if small."""
+        if size * _PART_OF_ALL > self._room:
             return
-        if len(self._known) >= self._most:
+        if self._used + size > self._room:
             # Half at once: to look for the oldest one each time would take longer and longer.
-            newer = islice(self._known.items(), self._most // 2, None)
-            self._known = dict(newer)
+            count = len(self._known)
+            self._known = dict(islice(self._known.items(), count // 2, None))
+            self._used = self._used * len(self._known) // count
         self._known[made_of] = value
+        self._used += size

@@ -15,9 +15,10 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Callable, Coroutine
 from email.utils import formatdate
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 import httptools
@@ -67,11 +68,36 @@ class Limits(Struct, frozen=True):
     """How long requests under way may take when the server ends."""
 
 
+class Quick(Protocol):
+    """A short way to answer some requests: those that come whole, in one packet."""
+
+    def learn(self, packet: bytes, scope: Any) -> None:
+        """See a request that came so, and goes the long way."""
+
+    def read(self, packet: bytes) -> Any:
+        """Return what is asked; None for what has to go the long way."""
+
+    def answer(
+        self, asking: Any, tell: Callable[[int, bytes, bytes], object]
+    ) -> Coroutine[Any, Any, None] | None:
+        """Tell the status, the headers as they are sent, and the body; return what is to be run."""
+
+
 class Connections:
     """All connections of a server, and the one timer that looks after them."""
 
-    def __init__(self, config: Config, limits: Limits, app_state: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        limits: Limits,
+        app_state: dict[str, Any],
+        quick: Quick | None = None,
+    ) -> None:
         self.limits: Limits = limits
+        self.quick: Quick | None = quick
+        """The short way; None where there is none, and while the server ends."""
+        self.date: bytes = b""
+        """The header of that name, as it is sent."""
         self.is_draining: bool = False
         self.idle_s: float = limits.keep_alive
         """How long a connection that has nothing to do is kept."""
@@ -104,6 +130,7 @@ class Connections:
     def drain(self) -> None:
         """Let every connection end as soon as nobody waits for an answer on it."""
         self.is_draining = True
+        self.quick = None
         self.idle_s = min(self.idle_s, GRACE_S)
         for connection in self._all():
             connection.shutdown()
@@ -137,6 +164,7 @@ class Connections:
         self._timer = self._loop.call_later(self.look_s, self._look_round)
         date = formatdate(time.time(), usegmt=True).encode()
         self._state.default_headers = [(b"date", date)]
+        self.date = b"date: %b\r\n" % date
         now = self._loop.time()
         for connection in self._all():
             connection.look(now)
@@ -168,6 +196,12 @@ class Connection(HttpToolsProtocol):
         """Whether it is its head that arrives: until it ends there is no cycle for it."""
         self._is_deaf = False
         """Whether what still comes is thrown away, because the last answer is decided."""
+        self._is_idle = True
+        """Whether nothing has begun to arrive, and nobody waits for an answer."""
+        self._is_quick = False
+        """Whether a request is answered by the short way."""
+        self._held = b""
+        """What has come meanwhile."""
         self._running: RequestResponseCycle | None = None
         """The request whose turn it is; `cycle` is the newest."""
         # The size of a head is known only when it is over, so until then packets are counted: the
@@ -194,6 +228,9 @@ class Connection(HttpToolsProtocol):
     def eof_received(self) -> bool | None:  # type: ignore[override]  # uvicorn never keeps it open
         """Answer a client that has asked and says no more; without TLS that is allowed."""
         cycle = self.cycle
+        if self._is_quick and self.scheme != "https":
+            self._is_deaf = True
+            return True
         if self.scheme == "https" or cycle is None or cycle.response_complete or cycle.more_body:
             return None
         cycle.keep_alive = False
@@ -204,12 +241,29 @@ class Connection(HttpToolsProtocol):
         """Read on."""
         if self._is_deaf:
             return
+        is_first = self._is_idle
+        if is_first:
+            quick = self._shared.quick
+            if quick is not None and not self.flow.write_paused:
+                asking = quick.read(data)
+                if asking is not None:
+                    self._is_idle, self._is_quick, self._deadline = False, True, inf
+                    rest = quick.answer(asking, self._tell)
+                    if rest is not None:
+                        self._run(rest)
+                    return
+        elif self._is_quick:
+            self._held += data
+            self.flow.pause_reading()
+            return
         self._packet = len(data)
         self._more_packets += self._packet
         try:
             self.parser.feed_data(data)
             if self._more_packets > self._max_header:
                 self._refuse(self._too_large())
+            elif is_first and not self._is_idle and not self._is_reading:
+                self._learn(data)
         except httptools.HttpParserUpgrade:
             # Answered like any other; but the parser has lost its place behind it.
             self.cycle.keep_alive = False
@@ -218,9 +272,15 @@ class Connection(HttpToolsProtocol):
             reason = error.__context__
             self._refuse(reason if isinstance(reason, Refused) else Refused(400, _MALFORMED))
 
+    def _learn(self, packet: bytes) -> None:
+        """Show a packet that held a request from its beginning to its end."""
+        if self._shared.quick is not None:
+            self._shared.quick.learn(packet, self.scope)
+
     def on_message_begin(self) -> None:
         """Start the clock of a request."""
         super().on_message_begin()
+        self._is_idle = False
         self._first_packet, self._more_packets = self._packet, 0
         self._is_reading = self._is_in_head = True
         self._deadline = self.loop.time() + self._read_timeout
@@ -283,7 +343,10 @@ class Connection(HttpToolsProtocol):
 
     def _start(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
-        task = self.loop.create_task(cycle.run_asgi(app))
+        self._run(cycle.run_asgi(app))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
 
@@ -298,7 +361,7 @@ class Connection(HttpToolsProtocol):
         self._is_reading, self._more_packets = False, 0
         self._deadline = inf
         if self.cycle.response_complete:
-            self._deadline = self.loop.time() + self._shared.idle_s
+            self._rest()
 
     def on_response_complete(self) -> None:
         """Turn to the next request, or wait for one."""
@@ -309,7 +372,29 @@ class Connection(HttpToolsProtocol):
         if self.pipeline:
             self._start(*self.pipeline.pop())
         elif not self._is_reading:
-            self._deadline = self.loop.time() + self._shared.idle_s
+            self._rest()
+
+    def _rest(self) -> None:
+        """Wait for a request."""
+        self._is_idle = True
+        self._deadline = self.loop.time() + self._shared.idle_s
+
+    def _tell(self, status: int, head: bytes, body: bytes) -> None:
+        """Send an answer that came by the short way."""
+        self._is_quick = False
+        if self.transport.is_closing():
+            return
+        is_last = self._is_deaf or self._shared.is_draining
+        end = b"connection: close\r\n\r\n" if is_last else b"\r\n"
+        self.transport.write(b"".join((STATUS_LINE[status], self._shared.date, head, end, body)))
+        if is_last:
+            self.transport.close()
+            return
+        self._rest()
+        if self._held:
+            data, self._held = self._held, b""
+            self.flow.resume_reading()
+            self.data_received(data)
 
     def resume_writing(self) -> None:
         """Give a client that takes what it is sent the whole time again."""

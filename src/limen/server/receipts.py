@@ -24,6 +24,10 @@ _MAC_BYTES = 16
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _RECEIPT, _SLOT = b"r", b"s"
 _LONG = 4_096
+# In msgpack: an array of three, a text of sixteen letters, an empty one, and an array.
+_BEGIN = b"\x93\xb0%016x\xa0%b%b"
+_STAMP = b"\xcf"
+_msgpack = msgspec.msgpack.Encoder().encode
 
 
 Charged = tuple[str, str | None, str, int, str | None, int, str | None, bool]
@@ -61,6 +65,17 @@ class _Slot(Struct, frozen=True, array_like=True, gc=False):
     places: list[_Place]
 
 
+class WrittenCharge(Struct, frozen=True, gc=False):
+    """A charge as it is written into a receipt: what stands before its stamp, and after it."""
+
+    before: bytes
+    after: bytes
+
+    def at(self, stamp_us: int) -> bytes:
+        """Return the whole of it."""
+        return self.before + stamp_us.to_bytes(8) + self.after
+
+
 class Held(Struct, frozen=True):
     """A slot that was handed out before."""
 
@@ -92,7 +107,19 @@ class Receipts:
     def receipt(self, id_: int, source: Source, charges: list[Charged]) -> str:
         """Return what a decision charged as text."""
         counted_by = "" if source == "store" else self._process
-        return self._sealed(_RECEIPT, self._write((f"{id_:016x}", counted_by, charges)))
+        payload = self._write((f"{id_:016x}", counted_by, charges))
+        return self._sealed(_RECEIPT, payload).decode()
+
+    def written(self, id_: int, charges: list[bytes]) -> bytes:
+        """Return the same of what the store charged, from charges that are written already."""
+        payload = _BEGIN % (id_, _array(len(charges)), b"".join(charges))
+        if len(payload) > _LONG:
+            return self._sealed(_RECEIPT, payload)
+        # The same, for what is written for nearly every request.
+        mac = self._keyed[_RECEIPT].copy()
+        mac.update(payload)
+        text = binascii.b2a_base64(mac.digest() + payload, newline=False)
+        return text.translate(_URL_SAFE).rstrip(b"=")
 
     def bill(self, receipt: str) -> Bill | None:
         """Return the bill of a receipt; None when another process, which may be gone, counted it.
@@ -123,7 +150,7 @@ class Receipts:
             for limit in (check.limit,)
             if isinstance(limit, Concurrency)
         ]
-        return self._sealed(_SLOT, self._write(_Slot(held.id, places)))
+        return self._sealed(_SLOT, self._write(_Slot(held.id, places))).decode()
 
     def held(self, slot: str) -> Held:
         """Return what a slot is about. Raises `InvalidInput` for what was not written here."""
@@ -134,7 +161,7 @@ class Receipts:
         ]
         return Held(read.id, tuple(places))
 
-    def _sealed(self, kind: bytes, payload: bytes) -> str:
+    def _sealed(self, kind: bytes, payload: bytes) -> bytes:
         if len(payload) > _LONG:
             # A hundred limits on one long key would say it a hundred times.
             kind, payload = kind.upper(), zlib.compress(payload, 1)
@@ -147,7 +174,7 @@ class Receipts:
             raw = b""
         mac, payload = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
         # One text for each: base64 leaves bits at the end that mean nothing.
-        if _text(raw) == text:
+        if _text(raw) == text.encode():
             if hmac.compare_digest(mac, self._mac(kind, payload)):
                 return payload
             if hmac.compare_digest(mac, self._mac(kind.upper(), payload)):
@@ -164,9 +191,27 @@ class Receipts:
         return mac.digest()
 
 
-def _text(raw: bytes) -> str:
+def written_charge(
+    limit: str,
+    name: str | None,
+    key: str,
+    cost: int,
+    subject: str | None,
+    attribute: str | None,
+    is_asked: bool,
+) -> WrittenCharge:
+    """Write a charge, but for its stamp."""
+    fields = [_msgpack(each) for each in (limit, name, key, cost, subject, attribute, is_asked)]
+    return WrittenCharge(_array(8) + b"".join(fields[:5]) + _STAMP, b"".join(fields[5:]))
+
+
+def _array(length: int) -> bytes:
+    return bytes((0x90 | length,)) if length < 16 else b"\xdc" + length.to_bytes(2)
+
+
+def _text(raw: bytes) -> bytes:
     # Url-safe: a slot is part of an address.
-    return binascii.b2a_base64(raw, newline=False).translate(_URL_SAFE).rstrip(b"=").decode()
+    return binascii.b2a_base64(raw, newline=False).translate(_URL_SAFE).rstrip(b"=")
 
 
 @lru_cache(maxsize=4_096)

@@ -137,7 +137,8 @@ class _Run:
         except Exception as error:
             _logger.debug("the app could not be made", exc_info=error)
             return _fail(in_a_line(error))
-        connections = Connections(config_of(app), self._limits, lifespan.state)
+        quick = getattr(app, "quick", None)
+        connections = Connections(config_of(app), self._limits, lifespan.state, quick)
         sites = [_Site(each, connections, self._tls) for each in self._listeners]
         sites += [_Site(each.listener, each.open(app), each.tls) for each in self._beside]
         servers = [await self._listen(loop, site) for site in sites]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
 from limen import fork
 from limen.backends import Change, Correct, Fault, Reset, Shard, Vitals
 from limen.backends.redis import across, route, script
 from limen.backends.redis.aio_lane import Lane
-from limen.backends.redis.batch import Again, Packer, Request, greet
+from limen.backends.redis.batch import Again, Answer, Packer, Request, greet
 from limen.backends.redis.breaker import PASSING
 from limen.backends.redis.protocol import NO_REPLY, fault_of, new_reader, pack_command
 from limen.backends.sampled import SampledLog
@@ -19,6 +19,7 @@ from limen.connect import Address, Opened, Target, open_stream
 from limen.model import Check, Reading, receipt_ids
 
 T = TypeVar("T")
+Tell = Callable[[tuple[Reading, ...] | Fault], object]
 _LOOK_S = 0.002
 _LEAST_REST_S = 0.05
 _RARELY_S = 3_600.0
@@ -32,6 +33,31 @@ class Home:
         self.loop: asyncio.AbstractEventLoop = loop
         self.lanes: dict[Address, Lane] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
+
+
+class _Errand:
+    """The place of a caller who left word where to tell the answer, and does not wait."""
+
+    __slots__ = ("_backend", "_tell", "ends", "is_done", "request")
+
+    def __init__(
+        self, backend: AsyncRedisBackend, request: Request, ends: float, tell: Tell
+    ) -> None:
+        self.request: Request = request
+        self.ends: float = ends
+        self.is_done: bool = False
+        self._backend = backend
+        self._tell = tell
+
+    def tell(self, answer: Answer) -> None:
+        """Give the answer, once."""
+        if self.is_done:
+            return
+        self.is_done = True
+        if isinstance(answer, bytes):
+            self._tell(script.readings(answer))
+        else:
+            self._backend.tell_otherwise(self.request, self.ends, answer, self._tell)
 
 
 class AsyncRedisBackend:
@@ -73,6 +99,42 @@ class AsyncRedisBackend:
         receipt_id = f"{next(self._receipt_ids):016x}"
         steps = across.decide(self._packer, checks, charge, holder, receipt_id)
         return await self._drive(home, steps, ends)
+
+    def prepare(self, checks: tuple[Check, ...]) -> Request | None:
+        """Return checks as they are asked; None where who is asked may change."""
+        return None if self._router.moves else self._packer.checks(checks, True, "")
+
+    def run_soon(self, prepared: Request | None, tell: Tell) -> bool:
+        """Decide what was prepared, and charge it: without a task, for who asks very often.
+
+        False, and nothing is done, while the server is left alone.
+        """
+        home = self._home()
+        address = None if prepared is None else self._router.address(prepared)
+        if prepared is None or address is None:
+            return False
+        lane = home.lanes.get(address) or self._lane_to(home, address)
+        if lane.breaker.is_open:
+            return False
+        lane.stand(_Errand(self, prepared, home.loop.time() + self._deadline, tell))
+        return True
+
+    def tell_otherwise(
+        self, request: Request, ends: float, answer: Fault | Again, tell: Tell
+    ) -> None:
+        """Tell somebody who does not wait, when it was not decided at once."""
+        address = self._router.address(request)
+        if isinstance(answer, Fault) or address is None:
+            fault = answer if isinstance(answer, Fault) else self._router.nobody_owns(request)
+            self._router.suspect(fault)
+            tell(fault)
+            return
+        home, followed = self._home(), self._router.follow(request, answer, address)
+        self._leave_behind(home, self._ask_and_tell(home, followed, ends, tell))
+
+    async def _ask_and_tell(self, home: Home, request: Request, ends: float, tell: Tell) -> None:
+        reply = await self._ask(home, request, ends)
+        tell(reply if isinstance(reply, Fault) else script.readings(reply))
 
     async def change(self, change: Change) -> bool | Fault:
         """Carry out a change; return whether there was anything to change, or why not."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from msgspec import structs
 
@@ -43,10 +44,29 @@ class Ticket:
         self.ends: float = ends
         self.future: asyncio.Future[Answer] = future
 
+    @property
+    def is_done(self) -> bool:
+        """Whether nobody waits any more."""
+        return self.future.done()
+
     def tell(self, answer: Answer) -> None:
         """Give the answer to whoever still waits."""
         if not self.future.done():
             self.future.set_result(answer)
+
+
+class Place(Protocol):
+    """Somebody's place in a lane."""
+
+    request: Request
+    ends: float
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nobody waits any more."""
+
+    def tell(self, answer: Answer) -> None:
+        """Give the answer to whoever still waits. Must not raise."""
 
 
 class Lane(asyncio.Protocol):
@@ -69,8 +89,8 @@ class Lane(asyncio.Protocol):
         self._open_stream = open_stream
         self._where = where
         self._deadline = deadline
-        self._waiting: deque[Ticket] = deque()
-        self._calls: deque[Call[Ticket]] = deque()
+        self._waiting: deque[Place] = deque()
+        self._calls: deque[Call[Place]] = deque()
         """What was sent and not answered, in that order."""
         self._writer: asyncio.StreamWriter | None = None
         self._is_stale = False
@@ -88,14 +108,18 @@ class Lane(asyncio.Protocol):
     def ask(self, request: Request, ends: float) -> asyncio.Future[Answer]:
         """Stand in line; the future gets the answer, at the latest when the time is over."""
         future: asyncio.Future[Answer] = self._loop.create_future()
-        self._waiting.append(Ticket(request, ends, future))
+        self.stand(Ticket(request, ends, future))
+        return future
+
+    def stand(self, place: Place) -> None:
+        """Stand in line; the place is told the answer, at the latest when its time is over."""
+        self._waiting.append(place)
         if self._packets < _MAX_PACKETS and not self._will_flush:
             # Not now but soon: what else is ready to run may have something to ask, too.
             self._will_flush = True
             self._loop.call_soon(self._flush)
-        if self._timer is None or self._rings_at > ends:
-            self._set_timer(ends)
-        return future
+        if self._timer is None or self._rings_at > place.ends:
+            self._set_timer(place.ends)
 
     def renew(self) -> None:
         """Have another connection opened as soon as nobody waits for a reply of this one."""
@@ -136,10 +160,10 @@ class Lane(asyncio.Protocol):
             most = min(most, len(self._waiting) // 2)
             self._will_flush = True
             self._loop.call_soon(self._flush)
-        batch: list[Ticket] = []
+        batch: list[Place] = []
         while self._waiting and len(batch) < most:
             ticket = self._waiting.popleft()
-            if not ticket.future.done():  # else cancelled, or too late
+            if not ticket.is_done:  # else cancelled, or too late
                 batch.append(ticket)
         if batch:
             calls, now = calls_of(batch), self._loop.time()
@@ -187,11 +211,11 @@ class Lane(asyncio.Protocol):
             self._will_flush = True
             self._loop.call_soon(self._flush)
 
-    def _find_slow(self, call: Call[Ticket], due: float) -> None:
+    def _find_slow(self, call: Call[Place], due: float) -> None:
         """See that a call is not answered yet. Who comes late for that was held up, too."""
         call.is_slow = self._loop.time() <= due + _LATE_S
 
-    def _take_note(self, call: Call[Ticket], strange: Fault | Again | None) -> None:
+    def _take_note(self, call: Call[Place], strange: Fault | Again | None) -> None:
         """See what a reply says of the server, and of the connection that brought it.
 
         Once for each packet: what came together failed together.
@@ -280,7 +304,7 @@ class Lane(asyncio.Protocol):
         sent = [(ticket, fault) for call in self._calls for ticket in call.waiters]
         next_end = None
         for ticket, told in [*sent, *[(ticket, unsent) for ticket in self._waiting]]:
-            if ticket.future.done():
+            if ticket.is_done:
                 continue
             if ticket.ends <= now:
                 ticket.tell(told)

@@ -114,8 +114,11 @@ class Call(Struct, Generic[Waiter]):
         if len(self.waiters) == 1:
             return [(self.waiters[0], _answer(self.waiters[0].request, reply, where))]
         if isinstance(reply, list) and len(reply) == len(self.waiters):
+            # Nearly all are answers: those are not looked at twice.
             return [
-                (waiter, _answer(waiter.request, each, where))
+                (waiter, each)
+                if type(each) is bytes and len(each) == waiter.request.answer_bytes and each[0] == 1
+                else (waiter, _answer(waiter.request, each, where))
                 for waiter, each in zip(self.waiters, reply, strict=True)
             ]
         answer = _not_done(reply, where)
@@ -124,9 +127,19 @@ class Call(Struct, Generic[Waiter]):
 
 def calls_of(waiters: Sequence[Waiter]) -> list[Call[Waiter]]:
     """Put those who can share a call into one."""
+    first = waiters[0].request
     if len(waiters) == 1:
-        request = waiters[0].request
-        return [Call([waiters[0]], request.asking, len(request.keys))]
+        return [Call([waiters[0]], first.asking, len(first.keys))]
+    slot, keys = first.slot, 0
+    for waiter in waiters:
+        request = waiter.request
+        if request.slot != slot or request.asking or request.in_full:
+            break
+        keys += len(request.keys)
+    else:
+        # As it nearly always is, but in a cluster.
+        if keys <= MAX_KEYS:
+            return [Call(list(waiters), False, keys)]
     calls: list[Call[Waiter]] = []
     open_calls: dict[tuple[int, bool, bool], Call[Waiter]] = {}
     for waiter in waiters:

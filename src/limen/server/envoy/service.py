@@ -18,8 +18,8 @@ from limen.server.faces import Gallery
 from limen.server.insight.watch import Watch
 from limen.server.memo import Memo
 
-# Of some 6 KB each at most: 50 MB.
-_MOST_KNOWN, _LONGEST_KNOWN = 8_192, 1_024
+_ROOM = 50_000_000
+"""For what was asked before, in bytes."""
 
 
 class RateLimits:
@@ -42,7 +42,7 @@ class RateLimits:
         self._styles = styles
         self._is_usual = styles == QUICK_STYLES
         self._gallery = Gallery()
-        self._memo: Memo[Question] = Memo(_MOST_KNOWN, _LONGEST_KNOWN)
+        self._memo: Memo[Question] = Memo(_ROOM)
 
     async def should_limit(self, raw: bytes, within: float | None = None) -> bytes:
         """Answer a `RateLimitRequest` by a `RateLimitResponse`, both serialised.
@@ -65,7 +65,7 @@ class RateLimits:
         together = question.together
         said = await self._limiter.admit(together.checks, within)
         if not isinstance(said, Decision):
-            self._watch.see_passed(together.checks, said, question.rules)
+            self._watch.see_passed(together.checks, said, question.rules, "envoy", "")
             return answer.passed(question, said)
         verdict = together.verdict(said)
         self._watch.see(verdict, "envoy", "")
@@ -101,7 +101,7 @@ class RateLimits:
             # Not where the time of day has a say.
             if rules.is_timeless:
                 checks = len(question.together.checks)
-                self._memo.keep(raw, question, letters=len(raw), checks=checks)
+                self._memo.keep(raw, question, 1_500 + 500 * checks + 3 * len(raw))
         return question
 
     async def _decide(self, question: Question, within: float, id_: str = "") -> Verdict:

@@ -32,8 +32,8 @@ _OPTION = re.compile(rb"(?:(cost)=([0-9]{1,16})|(deny_status)=([45][0-9][0-9]))"
 _OTHER_SITES = (b"cross-site", b"same-site")
 _LOG_S, _KIND = 60.0, 24
 """How often a line of one kind is logged, and by how many of its letters the kind is told."""
-# Of some 2 KB each: 33 MB.
-_MOST_KNOWN, _LONGEST_KNOWN = 16_384, 512
+_ROOM = 40_000_000
+"""For what was asked before, in bytes."""
 
 
 class Options(NamedTuple):
@@ -71,7 +71,7 @@ class Auth:
         self._within = settings.gateway_deadline
         self._styles = settings.http.headers
         self._gallery = Gallery()
-        self._memo: Memo[_Known] = Memo(_MOST_KNOWN, _LONGEST_KNOWN)
+        self._memo: Memo[_Known] = Memo(_ROOM)
         self._log = SampledLog(_LOG_S)
 
     async def answer(self, scope: Scope, receive: Receive, id_: str) -> Reply:
@@ -143,7 +143,7 @@ class Auth:
         # Not if other rules came in between, nor where the time of day has a say.
         if asked.rules is rules and rules.is_timeless:
             letters = sum([len(value) for value in question.request[2:] if value])
-            self._memo.keep(key, known, letters=letters, checks=len(known.checks))
+            self._memo.keep(key, known, 1_500 + 500 * len(known.checks) + 3 * letters)
         return known
 
     async def _decide(self, known: _Known) -> Verdict:

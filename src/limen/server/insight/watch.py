@@ -12,6 +12,7 @@ from typing import Literal
 
 from limen.backends.histogram import TRIP_S, Histogram, LazyHistogram
 from limen.engine import Verdict
+from limen.limiter.plan import nearest
 from limen.model import Check, Concurrency, Decision, Limit, Reading
 from limen.observe.cells import MOST_NAMES, OTHERS, Cells
 from limen.observe.hiding import Hider, plain
@@ -124,14 +125,25 @@ class Watch:
         return self.recent.wants_refused(said.rule, None if binding is None else binding.key)
 
     def see_passed(
-        self, checks: Sequence[Check], readings: Sequence[Reading], rules: Sequence[str]
+        self,
+        checks: Sequence[Check],
+        readings: Sequence[Reading],
+        rules: Sequence[str],
+        surface: Surface,
+        id_: str,
     ) -> None:
         """Take note of a request that the store let pass: one check for each rule."""
         self.allowed += 1
-        for rule, check, reading in zip(rules, checks, readings, strict=True):
-            self._admit(rule, check.key, check.limit, reading[1])
+        if len(checks) == 1:
+            check = checks[0]
+            self._admit(rules[0], check.key, check.limit, readings[0][1])
+        else:
+            for rule, check, reading in zip(rules, checks, readings, strict=True):
+                self._admit(rule, check.key, check.limit, reading[1])
         if self.recent.wants_passed():
-            self.recent.add(self._seen_passed(rules[0], checks[0], readings[0]))
+            limits = [check.limit for check in checks]
+            at = nearest(limits, [reading[1] for reading in readings])
+            self.recent.add(self._seen_passed(rules[at], checks[at], readings[at], surface, id_))
 
     def _admit(self, rule: str, key: str, limit: Limit | Concurrency, remaining: int) -> None:
         usage = self._usages.get(rule) or self._meet(rule)
@@ -260,10 +272,12 @@ class Watch:
             shadow=any(not part.enforce and not part.allowed for part in parts),
         )
 
-    def _seen_passed(self, rule: str, check: Check, reading: Reading) -> Seen:
+    def _seen_passed(
+        self, rule: str, check: Check, reading: Reading, surface: Surface, id_: str
+    ) -> Seen:
         return Seen(
             at=time.time(),
-            id="",
+            id=id_,
             allowed=True,
             rule=rule,
             limit=str(check.limit),
@@ -276,7 +290,7 @@ class Watch:
             source="store",
             fault="",
             instance=self._instance,
-            surface="envoy",
+            surface=surface,
         )
 
 

@@ -1,0 +1,118 @@
+"""Answers that are written down at once say what is said by way of decision and message."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from limen import AsyncLimiter, wire
+from limen.engine import Asked
+from limen.engine.asked import ask
+from limen.limiter.plan import combine
+from limen.model import UNCHARGED, Reading
+from limen.rules import parse
+from limen.server import answers
+from limen.server.faces import faces_of
+from limen.server.passed import Passed, passed_of
+from limen.server.receipts import Receipts
+
+RECEIPTS = Receipts("secret", "here")
+LIMITER = AsyncLimiter()
+LIMITS = (
+    "10/minute",
+    "1000/hour token_bucket burst 50",
+    "9/second leaky_bucket",
+    "5/day fixed_window",
+    "3/hour sliding_counter",
+    "7/hour rolling_window",
+)
+FREE = {"by": "user", "limits": {"ann": "unlimited"}, "default": "5/minute"}
+microseconds = st.integers(0, 10**12)
+readings = st.tuples(
+    st.just(True),
+    st.integers(0, 2_000),
+    st.just(0),
+    microseconds,
+    microseconds,
+    st.just(UNCHARGED) | microseconds,
+)
+
+
+def rule(number: int, limit: str, **more: Any) -> dict[str, Any]:
+    return {"name": f"rule-{number}", "key": ["user"], "limits": limit, **more}
+
+
+def asked_of(*rules: dict[str, Any], cost: int = 1, **attributes: str) -> Asked:
+    rule_set = parse({"rules": list(rules)})
+    facts = {"user": "ann", **attributes}
+    return ask(rule_set, facts, cost, time.time_ns(), slots=False)
+
+
+def prepared(asked: Asked) -> Passed | None:
+    return passed_of(asked, faces_of(asked.found.applied), LIMITER.prepare)
+
+
+@given(
+    limits=st.lists(st.sampled_from(LIMITS), min_size=1, max_size=4),
+    user=st.text(min_size=1, max_size=20),
+    cost=st.integers(0, 10**9),
+    said=st.lists(readings, min_size=4, max_size=4),
+    number=st.integers(0, 2**63),
+)
+def test_the_short_form_says_what_the_long_one_says(
+    limits: list[str], user: str, cost: int, said: list[Reading], number: int
+) -> None:
+    rules = [rule(n, limit) for n, limit in enumerate(limits)]
+    asked = asked_of(*rules, cost=cost, user=user)
+    faces = faces_of(asked.found.applied)
+    passed = passed_of(asked, faces, LIMITER.prepare)
+    assert passed is not None
+    told = said[: len(limits)]
+    verdict = asked.verdict(combine(asked.checks, told, number))
+    message, standings = answers.of_verdict(verdict, faces, "some-id", RECEIPTS)
+    receipt = passed.receipt(told, number, RECEIPTS)
+    body = passed.body(told, "some-id", receipt)
+    if message.receipt is not None:
+        bill = RECEIPTS.bill(msgspec.json.decode(receipt))
+        assert bill == RECEIPTS.bill(message.receipt)
+        message = structs.replace(message, receipt=msgspec.json.decode(receipt))
+    assert msgspec.json.decode(body, type=wire.Verdict) == message
+    # Each field as often, and in the same order.
+    assert list(msgspec.json.decode(body)) == list(msgspec.to_builtins(message))
+    usual = answers.headers_of(verdict, faces, standings, answers.QUICK_STYLES, 0.0)
+    assert usual == [
+        (b"ratelimit-policy", passed.faces.policy),
+        (b"ratelimit", passed.standing(told)),
+    ]
+
+
+def test_names_are_no_part_of_a_format() -> None:
+    tiers = {"by": "plan", "limits": {"100%d": "7/minute"}, "default": "9/minute"}
+    passed = prepared(asked_of({"name": "one", "key": ["user"], "tiers": tiers}, plan="100%d"))
+    assert passed is not None
+    said = msgspec.json.decode(passed.body([(True, 6, 0, 60, 0, 1)], "%s", b'"%d"'))
+    assert (said["id"], said["receipt"]) == ("%s", "%d")
+    assert said["parts"][0]["tier"] == "100%d"
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [],
+        [rule(1, "5/minute", mode="shadow")],
+        [rule(1, "5/minute"), rule(2, "5/minute", mode="shadow")],
+        [{"name": "two", "key": ["user"], "limits": ["5/minute", "9/hour"]}],
+        [{"name": "block", "mode": "block"}],
+        [{"name": "free", "key": ["user"], "tiers": FREE}],
+        [rule(1, "5/minute"), {"name": "free", "key": ["user"], "tiers": FREE}],
+        [rule(1, "5/minute"), rule(2, "5/hour", concurrency={"slots": 2, "lease": "60s"})],
+    ],
+)
+def test_what_takes_a_closer_look_is_not_prepared(rules: list[dict[str, Any]]) -> None:
+    assert prepared(asked_of(*rules)) is None

@@ -1,0 +1,394 @@
+"""The short way of `/v1/check` says what the long way says, and takes nothing that is not usual."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import pytest
+import redis
+
+from limen.rules import parse_text
+from limen.rules.stores.tokens import Token, digest_of
+from limen.server.app import App
+from limen.server.decisions import Asking
+from limen.server.exchange import Tell
+from limen.server.protocol import Connections, Limits
+from limen.server.serve import App as AsgiApp
+from limen.server.serve import config_of
+from tests.server.admin.driving import CHECK
+from tests.server.asking import Asker, asking
+from tests.server.raw import HOST
+from tests.servers import Server, binaries, process
+
+RULES = """
+rules:
+  - {name: one, match: {path: /a}, key: [user], limits: 3/hour}
+  - {name: wide, match: {path: /w}, key: [user], limits: 1000/hour}
+  - {name: both, match: {path: /w}, key: [path], limits: 5000/day token_bucket}
+  - {name: two, match: {path: /two}, key: [user], limits: [3/hour, 9/day]}
+"""
+
+
+class Said(NamedTuple):
+    status: int
+    headers: list[tuple[str, str]]
+    body: Any
+
+    def header(self, name: str) -> str | None:
+        return dict(self.headers).get(name)
+
+
+class Client:
+    """One connection, which sends packets as they are."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def ask(self, packet: bytes) -> Said:
+        self.writer.write(packet)
+        return await self.response()
+
+    async def response(self) -> Said:
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+        status, *lines = head.rstrip().split("\r\n")
+        headers = [(name, value) for name, _, value in (each.partition(": ") for each in lines)]
+        body = await self.reader.readexactly(int(dict(headers)["content-length"]))
+        return Said(int(status.split()[1]), headers, json.loads(body))
+
+
+class Counting:
+    """Counts what takes the short way."""
+
+    def __init__(self, app: App) -> None:
+        self._quick = app.quick
+        self.taken = 0
+
+    def learn(self, packet: bytes, scope: Any) -> None:
+        self._quick.learn(packet, scope)
+
+    def read(self, packet: bytes) -> Asking | None:
+        found = self._quick.read(packet)
+        self.taken += found is not None
+        return found
+
+    def answer(self, asking: Asking, tell: Tell) -> Any:
+        return self._quick.answer(asking, tell)
+
+
+class Site:
+    """A service on a socket, in this process."""
+
+    def __init__(self, asker: Asker) -> None:
+        self.asker = asker
+        self.quick = Counting(asker.app)
+
+    @property
+    def taken(self) -> int:
+        return self.quick.taken
+
+    def tell(self, story: Callable[[Callable[[], Awaitable[Client]]], Awaitable[None]]) -> None:
+        """Let a story happen between clients and the service."""
+
+        async def told() -> None:
+            async with self._served() as connect:
+                await asyncio.wait_for(story(connect), 20)
+
+        self.asker.run(told())
+
+    @asynccontextmanager
+    async def _served(self) -> AsyncIterator[Callable[[], Awaitable[Client]]]:
+        loop = asyncio.get_running_loop()
+        config = config_of(cast(AsgiApp, self.asker.app))
+        self.connections = Connections(config, Limits(max_header=2_048), {}, self.quick)
+        server = await loop.create_server(self.connections.make, HOST, 0)
+        clients: list[Client] = []
+
+        async def connect() -> Client:
+            port = server.sockets[0].getsockname()[1]
+            clients.append(Client(*await asyncio.open_connection(HOST, port)))
+            return clients[-1]
+
+        try:
+            yield connect
+        finally:
+            server.close()
+            for client in clients:
+                client.writer.close()
+            await self.connections.cut()
+            self.connections.close()
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[Server]:
+    with process(binaries()["valkey"]) as started:
+        yield started
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A service that counts in its memory."""
+    with asking(tmp_path, RULES) as [asker]:
+        yield Site(asker)
+
+
+@pytest.fixture
+def shared(tmp_path: Path, valkey: Server) -> Iterator[Site]:
+    """A service that counts in Valkey: answers take their time."""
+    flags = {"store.url": f"redis://{HOST}:{valkey.port}/0", "store.deadline": 0.5}
+    with asking(tmp_path, RULES, flags) as [asker]:
+        asker.run(asker.service.limiter._backend.ping())
+        yield Site(asker)
+
+
+def packet(body: bytes | None = None, *headers: str, user: str = "ann", path: str = "/a") -> bytes:
+    if body is None:
+        body = b'{"attributes":{"user":"%b","path":"%b"}}' % (user.encode(), path.encode())
+    lines = ["POST /v1/check HTTP/1.1", "Host: limen", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def steady(said: Said) -> Any:
+    """What two answers have in common, of which one comes after the other."""
+    changing = {"id", "receipt", "remaining", "retry_after", "reset_after", "parts"}
+    parts = [
+        {name: of for name, of in part.items() if name not in changing}
+        for part in said.body["parts"]
+    ]
+    return {name: of for name, of in said.body.items() if name not in changing}, parts
+
+
+@pytest.mark.parametrize("store", ["site", "shared"])
+@pytest.mark.parametrize("path", ["/a", "/w", "/two", "/none"])
+def test_the_short_way_says_what_the_long_way_says(
+    store: str, path: str, request: pytest.FixtureRequest
+) -> None:
+    site: Site = request.getfixturevalue(store)
+
+    async def story(connect: Any) -> None:
+        client = await connect()
+        long = await client.ask(packet(path=path, user=f"{store}{path}"))
+        assert site.taken == 0
+        short = await client.ask(packet(path=path, user=f"{store}{path}"))
+        assert site.taken == 1
+        assert [name for name, _ in long.headers] == [name for name, _ in short.headers]
+        same = ["content-type", "cache-control", "ratelimit-policy"]
+        assert [long.header(each) for each in same] == [short.header(each) for each in same]
+        assert steady(long) == steady(short)
+        assert short.header("x-request-id") == short.body["id"] != long.body["id"]
+        if short.body["parts"]:
+            assert short.body["remaining"] == long.body["remaining"] - 1
+            assert short.body["receipt"] != long.body["receipt"]
+            refund = json.dumps({"receipt": short.body["receipt"]}).encode()
+            given = await client.ask(packet(refund).replace(b"/check", b"/refund"))
+            assert given.body == {"changed": True}
+            again = await client.ask(packet(path=path, user=f"{store}{path}"))
+            assert again.body["remaining"] == short.body["remaining"]
+
+    site.tell(story)
+
+
+@pytest.mark.parametrize("store", ["site", "shared"])
+def test_a_refusal_is_the_same_both_ways(store: str, request: pytest.FixtureRequest) -> None:
+    site: Site = request.getfixturevalue(store)
+
+    async def story(connect: Any) -> None:
+        client = await connect()
+        said = [await client.ask(packet(user=f"eve-{store}")) for _ in range(4)]
+        assert [each.body["allowed"] for each in said] == [True, True, True, False]
+        assert site.taken == 3
+        long = await client.ask(packet(None, "X-Request-Id: mine", user=f"eve-{store}"))
+        assert site.taken == 3
+        assert steady(long)[1] == steady(said[3])[1]
+        assert [name for name, _ in long.headers] == [name for name, _ in said[3].headers]
+        assert said[3].header("retry-after") in ("3599", "3600")
+        assert long.header("x-request-id") == long.body["id"] == "mine"
+
+    site.tell(story)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (packet(b"[" + packet().partition(b"\r\n\r\n")[2] + b"]"), 200),
+        (packet(b'{"key":"k","limits":"5/minute"}'), 200),
+        (packet(b'{"attributes":'), 400),
+        (packet(b'{"attributes":{"user":7}}'), 422),
+        (packet(b'{"attributes":{"user":"ann","path":"/a"},"cost":-1}'), 422),
+        (packet(None, "X-Request-Id: 1"), 200),
+        (packet(None, "Origin: http://localhost"), 200),
+        (packet(None, "Origin: https://elsewhere.example"), 403),
+        (packet(None, "Expect: nothing"), 200),
+        (packet(None, "Connection: keep-alive"), 200),
+        (packet(None, "Authorization: Bearer wrong"), 401),
+        (packet().replace(b"/v1/check", b"/v1/chek?"), 404),
+        (packet().replace(b"POST", b"PUT"), 405),
+    ],
+)
+def test_what_is_not_usual_never_takes_it(site: Site, sent: bytes, status: int) -> None:
+    async def story(connect: Any) -> None:
+        client = await connect()
+        for _ in range(3):
+            assert (await client.ask(sent)).status == status
+        assert site.taken == 0
+
+    site.tell(story)
+
+
+def test_what_comes_in_pieces_or_together_is_answered_all_the_same(site: Site) -> None:
+    async def story(connect: Any) -> None:
+        client = await connect()
+        whole = packet(path="/w")
+        assert (await client.ask(whole)).body["remaining"] == 999
+        for cut in (1, 20, len(whole) - 60, len(whole) - 1):
+            client.writer.write(whole[:cut])
+            await asyncio.sleep(0.02)
+            assert (await client.ask(whole[cut:])).status == 200
+        assert site.taken == 0
+        client.writer.write(whole + whole)
+        assert [(await client.response()).body["remaining"] for _ in range(2)] == [994, 993]
+        # A head that is known, and not the body that it says.
+        client.writer.write(whole + whole[:70])
+        assert (await client.response()).body["remaining"] == 992
+        assert (await client.ask(whole[70:])).body["remaining"] == 991
+        assert site.taken == 0
+        assert (await client.ask(whole)).body["remaining"] == 990
+        assert site.taken == 1
+
+    site.tell(story)
+
+
+def test_answers_come_in_the_order_of_the_questions(shared: Site, valkey: Server) -> None:
+    async def story(connect: Any) -> None:
+        client = await connect()
+        first = await client.ask(packet(path="/w", user="order"))
+        left = first.body["remaining"]
+        valkey.pause()
+        try:
+            for number in range(6):
+                # One of them goes the long way, between others that do not.
+                given = ["X-Request-Id: x"] if number == 3 else []
+                client.writer.write(packet(None, *given, path="/w", user="order"))
+                await asyncio.sleep(0.01)
+        finally:
+            valkey.resume()
+        said = [await client.response() for _ in range(6)]
+        assert [each.body["remaining"] for each in said] == [left - 1 - n for n in range(6)]
+        assert said[3].body["id"] == "x"
+        assert shared.taken >= 2
+
+    shared.tell(story)
+
+
+def test_a_token_counts_as_long_as_it_is_good(site: Site) -> None:
+    def token(name: str, role: Any) -> Token:
+        now = datetime.now(UTC)
+        return Token(name, role, name, digest_of(name), now, "tests")
+
+    async def story(connect: Any) -> None:
+        client, access = await connect(), site.asker.service.access
+        fixed = packet(None, f"Authorization: Bearer {CHECK}", path="/w")
+        assert [(await client.ask(fixed)).status for _ in range(2)] == [200, 200]
+        assert site.taken == 1
+        access.take(1, [token("asks", "check"), token("looks", "viewer")])
+        asks = packet(None, "Authorization: Bearer asks", path="/w")
+        looks = packet(None, "Authorization: Bearer looks", path="/w")
+        assert [(await client.ask(asks)).status for _ in range(2)] == [200, 200]
+        assert [(await client.ask(looks)).status for _ in range(2)] == [403, 403]
+        assert site.taken == 2
+        access.take(2, [])
+        assert (await client.ask(asks)).status == 401
+        assert site.taken == 2
+
+    site.tell(story)
+
+
+def test_other_rules_hold_at_once(site: Site) -> None:
+    async def story(connect: Any) -> None:
+        client = await connect()
+        assert [(await client.ask(packet())).body["rule"] for _ in range(2)] == ["one", "one"]
+        other = "rules: [{name: other, match: {path: /a}, key: [user], limits: 9/hour}]"
+        site.asker.service.engine.use(parse_text(other))
+        assert (await client.ask(packet())).body["rule"] == "other"
+        assert site.taken == 2
+
+    site.tell(story)
+
+
+def test_who_has_asked_and_says_no_more_is_answered(shared: Site) -> None:
+    async def story(connect: Any) -> None:
+        client = await connect()
+        await client.ask(packet(path="/w"))
+        client.writer.write(packet(path="/w"))
+        client.writer.write_eof()
+        said = await client.response()
+        assert (said.status, shared.taken) == (200, 1)
+        assert await client.reader.read() == b""
+
+    shared.tell(story)
+
+
+def test_when_the_store_is_away_it_is_decided_here_and_the_server_may_end(
+    shared: Site, valkey: Server
+) -> None:
+    async def story(connect: Any) -> None:
+        client, leaver = await connect(), await connect()
+        before = await client.ask(packet(path="/w", user="away"))
+        valkey.pause()
+        try:
+            leaver.writer.write(packet(path="/w", user="away"))
+            client.writer.write(packet(path="/w", user="away"))
+            await asyncio.sleep(0.1)
+            leaver.writer.transport.abort()
+            shared.connections.drain()
+            said = await client.response()
+        finally:
+            valkey.resume()
+        assert shared.taken == 2
+        assert (said.body["source"], said.body["degraded"]) == ("local", True)
+        assert before.body["source"] == "store"
+        assert said.header("connection") == "close"
+        assert await client.reader.read() == b""
+        await shared.connections.wait_until_done()
+
+    shared.tell(story)
+
+
+def test_a_server_that_forgot_the_script_is_given_it(shared: Site, valkey: Server) -> None:
+    async def story(connect: Any) -> None:
+        client = await connect()
+        first = await client.ask(packet(path="/w", user="flush"))
+        redis.Redis(HOST, valkey.port).script_flush()
+        second = await client.ask(packet(path="/w", user="flush"))
+        assert shared.taken == 1
+        assert second.body["source"] == "store"
+        assert second.body["remaining"] == first.body["remaining"] - 1
+
+    shared.tell(story)
+
+
+def test_a_mistake_is_told_under_its_id_and_ends_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a secret")
+
+    async def story(connect: Any) -> None:
+        client = await connect()
+        await client.ask(packet(path="/w"))
+        with monkeypatch.context() as patched:
+            patched.setattr(site.asker.service.decisions, "_passed", fail)
+            said = await client.ask(packet(path="/w"))
+        assert site.taken == 1
+        assert (said.status, said.header("content-type")) == (500, "application/problem+json")
+        assert said.body["instance"] == f"urn:limen:{said.header('x-request-id')}"
+        assert "secret" not in said.body["detail"]
+        assert (await client.ask(packet(path="/w"))).status == 200
+
+    site.tell(story)
+    assert "a mistake in the service" in caplog.text
