@@ -59,7 +59,8 @@ class Asker:
         self.limiter = AsyncLimiter(clock=self.clock)
         self.engine = AsyncEngine(rules, self.limiter, clock=self.clock)
         self.decisions = Decisions(self.engine, self.limiter, Receipts(32 * "s", "p"), Watch())
-        self.decisions._memo = Memo(room)
+        self.questions = self.decisions.questions
+        self.questions._memo = Memo(room)
 
     def ask(self, **attributes: str) -> wire.Verdict:
         body = msgspec.json.encode({"attributes": attributes})
@@ -117,7 +118,7 @@ def test_it_never_remembers_more_than_it_may() -> None:
     asker = Asker(parse_text(ONE), room=12_000_000)
     for number in range(10_000):
         assert asker.ask(user=str(number), path="/a").remaining == 1
-    assert 2_000 < len(asker.decisions._memo._known) < 6_000
+    assert 2_000 < len(asker.questions._memo._known) < 6_000
 
 
 def test_the_older_half_is_forgotten() -> None:
@@ -179,15 +180,15 @@ def test_a_question_takes_about_as_much_room_as_it_is_said_to(limits: int, lette
         {"name": f"rule-{n}", "key": ["user"], "limits": f"{100 + n}/minute"} for n in range(limits)
     ]
     asker = Asker(parse({"rules": rules}), room=10**9)
-    asker.decisions._limiter = AsyncLimiter("redis://127.0.0.1:1")
+    asker.questions._limiter = AsyncLimiter("redis://127.0.0.1:1")
     bodies = [b'{"attributes":{"user":"%0*d"}}' % (letters, number) for number in range(400)]
-    asker.decisions.recall(bodies.pop())
+    asker.questions.one(bodies.pop())
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         for body in bodies:
-            asker.decisions.recall(bytes(bytearray(body)))
+            asker.questions.one(bytes(bytearray(body)))
         took = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert 0.7 < took / asker.decisions._memo._used < 1.3
+    assert 0.7 < took / asker.questions._memo._used < 1.3

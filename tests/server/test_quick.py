@@ -16,9 +16,9 @@ import redis
 from limen.rules import parse_text
 from limen.rules.stores.tokens import Token, digest_of
 from limen.server.app import App
-from limen.server.decisions import Asking
 from limen.server.exchange import Tell
 from limen.server.protocol import Connections, Limits
+from limen.server.questions import Asking
 from limen.server.serve import App as AsgiApp
 from limen.server.serve import config_of
 from tests.server.admin.driving import CHECK

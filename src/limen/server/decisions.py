@@ -8,60 +8,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
-from functools import lru_cache
-from typing import Annotated, NamedTuple
-from urllib.parse import parse_qsl
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import msgspec
-from msgspec import Meta
 
 from limen import wire
 from limen.backends import Fault
-from limen.engine import Asked, AsyncEngine, Verdict
-from limen.errors import InvalidInput, InvalidLimit, StoreError
+from limen.engine import AsyncEngine, Verdict
+from limen.errors import StoreError
 from limen.http import HeaderStyle, answer_of, raw_headers
 from limen.limiter import AsyncLimiter
-from limen.limiter.plan import distinct
-from limen.model import Check, Concurrency, Decision, Limit, Reading, receipt_ids
+from limen.model import Check, Concurrency, Decision, Reading, receipt_ids
 from limen.server import answers
 from limen.server.exchange import HEAD, JSON, Headers, Rejected, Reply, Tell, decoded, mistake
-from limen.server.faces import Faces, Gallery, faces_of
+from limen.server.faces import Faces, faces_of
 from limen.server.insight.watch import Watch
-from limen.server.memo import Memo
-from limen.server.passed import Passed, passed_of
+from limen.server.passed import Passed
+from limen.server.questions import Asking, Questions, attributes_of, own_checks
 from limen.server.receipts import Held, Receipts
 
 _JSON = JSON[1]
 _LONGEST_SLOT = 8_000
-_MOST_LETTERS = 4_000_000
-_MOST_LIMITS, _LIMITS_AT_ONCE = 20_000, 1_000
-# An exact window keeps every request. Whoever writes a rule may want a million; a caller may not
-# fill the store with a few words.
-_MOST_EXACT = {"packed_window": 10_000, "rolling_window": 1_000}
-_ROOM = 50_000_000
-"""For what was asked before, in bytes: some 20,000 questions that come under one limit."""
+_LIMITS_AT_ONCE = 1_000
 _logger = logging.getLogger("limen.server")
-
-
-class Asking(NamedTuple):
-    """One question, understood: what to ask the limiter, and what the rules have to do with it."""
-
-    checks: tuple[Check, ...]
-    charge: bool
-    asked: Asked | None
-    """None when the caller brought limits along."""
-    faces: Faces | None
-    """What is said of the limits whatever is decided; None when it is not known before."""
-    passed: Passed | None
-    """What is answered if it passes; None when that is not known before."""
-
-    def said(self, decision: Decision | None) -> Verdict | Decision:
-        """Return what it is answered, by what the limiter said; None when that was not asked."""
-        if self.asked is not None:
-            return self.asked.verdict(decision)
-        assert decision is not None  # whoever brings limits has checks
-        return decision
 
 
 class Decisions:
@@ -83,21 +53,17 @@ class Decisions:
         self._watch = watch
         self._took = watch.durations["check"].add
         self._styles = styles
-        questions = Annotated[list[wire.Question], Meta(max_length=max_batch)]
-        self._one = msgspec.json.Decoder(wire.Question)
-        self._many = msgspec.json.Decoder(questions)
+        self.questions: Questions = Questions(engine, limiter, max_batch=max_batch, styles=styles)
         self._slot = msgspec.json.Decoder(wire.SlotQuestion)
         self._refund = msgspec.json.Decoder(wire.RefundQuestion)
         self._settle = msgspec.json.Decoder(wire.SettleQuestion)
         self._encode = msgspec.json.Encoder().encode
-        self._memo: Memo[Asking] = Memo(_ROOM)
-        self._gallery = Gallery()
         self._ids = receipt_ids()
 
     async def check(self, body: bytes, id_: str) -> Reply:
         """Decide one request, or a list of them; each is charged when it is allowed."""
         if body.lstrip()[:1] != b"[":
-            return await self.answer(self.recall(body), id_)
+            return await self.answer(self.questions.one(body), id_)
         start = time.perf_counter()
         reply = await self._check_many(body, id_)
         self._took(time.perf_counter() - start)
@@ -161,29 +127,57 @@ class Decisions:
         return Reply(self._encode(message), headers)
 
     async def _check_many(self, body: bytes, id_: str) -> Reply:
-        asking: list[Asking] = []
-        questions: list[wire.Question] = decoded(self._many, body)
-        for number, question in enumerate(questions):
-            try:
-                asking.append(self._understood(question))
-            except (InvalidInput, InvalidLimit, Rejected) as error:
-                raise Rejected(422, f"[{number}]: {error}") from None
-        _refuse_flood(asking)
-        messages: list[wire.Verdict] = []
-        for part in _slices(asking):
+        told: list[bytes] = []
+        for part in _slices(self.questions.many(body)):
             # Slice by slice: each has the whole deadline, and others have their turn in between.
-            decisions = await asyncio.gather(*[self._ask(each) for each in part])
-            for decision, each in zip(decisions, part, strict=True):
-                own_id, said = f"{id_}-{len(messages)}", each.said(decision)
-                if each.charge:
-                    self._watch.see(said, "check", own_id)
-                messages.append(self._told(said, each.faces, own_id)[0])
-        return Reply(self._encode(messages), [])
+            for each, answer in zip(part, await self._ask_all(part), strict=True):
+                told.append(self._message(each, answer, f"{id_}-{len(told)}"))
+        return Reply(b"[%b]" % b",".join(told), [])
+
+    def _message(
+        self, asking: Asking, answer: tuple[Reading, ...] | Fault | Decision | None, id_: str
+    ) -> bytes:
+        passed = asking.passed
+        if passed is not None and isinstance(answer, tuple | Fault):
+            said = self._limiter.admitted(passed.prepared.checks, answer)
+            if isinstance(said, tuple):
+                return self._passed(passed, said, id_)[1]
+            answer = said
+        assert not isinstance(answer, tuple | Fault)  # what is not prepared is decided
+        return self._reply(asking, answer, id_).body
+
+    async def _ask_all(
+        self, part: Sequence[Asking]
+    ) -> list[tuple[Reading, ...] | Fault | Decision | None]:
+        """Ask some questions at the same time; return what the store said to those prepared."""
+        found: list[tuple[Reading, ...] | Fault | Decision | None] = [None] * len(part)
+        missing: set[int] = set()
+        none_missing = asyncio.Event()
+
+        def told(number: int, answer: tuple[Reading, ...] | Fault) -> None:
+            found[number] = answer
+            missing.discard(number)
+            if not missing:
+                none_missing.set()
+
+        rest: list[int] = []
+        for number, each in enumerate(part):
+            missing.add(number)
+            tell = partial(told, number)
+            if each.passed is None or not self._limiter.admit_soon(each.passed.prepared, tell):
+                missing.discard(number)
+                rest.append(number)
+        decisions = await asyncio.gather(*[self._ask(part[number]) for number in rest])
+        for number, decision in zip(rest, decisions, strict=True):
+            found[number] = decision
+        while missing:
+            none_missing.clear()
+            await none_missing.wait()
+        return found
 
     async def usage(self, query: bytes, id_: str) -> Reply:
         """Say where somebody stands, by attributes in the query; nothing is charged."""
-        attributes = _attributes(query)
-        said = await self._engine.peek(attributes)
+        said = await self._engine.peek(attributes_of(query))
         message, headers = self._told(said, None, id_)
         return Reply(self._encode(message), headers)
 
@@ -217,7 +211,7 @@ class Decisions:
         own = question.concurrency
         checks = [Check(Concurrency(own.slots, own.lease), question.key)]
         if question.limits is not None:
-            checks += _own_checks(question.key, question.limits, question.cost)
+            checks += own_checks(question.key, question.limits, question.cost)
         slot = self._limiter.hold(*checks)
         self._refuse_too_long(slot.id, slot.places)
         decision = await slot.acquire()
@@ -255,36 +249,6 @@ class Decisions:
         changed = await self._limiter.hold(*held.places, id=held.id).release()
         return Reply(self._encode(wire.Done(changed)), [])
 
-    def recall(self, body: bytes) -> Asking:
-        """Return what a body asks, from memory if it was asked before under the same rules."""
-        rules = self._engine.rules
-        asking = self._memo.get(body, rules)
-        if asking is None:
-            asking = self._understood(decoded(self._one, body))
-            # Not if other rules came in between, nor where the time of day has a say.
-            is_lasting = asking.asked is None or (asking.asked.rules is rules and rules.is_timeless)
-            if is_lasting:
-                self._memo.keep(body, asking, _size(len(body), len(asking.checks)))
-        return asking
-
-    def _understood(self, question: wire.Question) -> Asking:
-        if question.limits is None and question.key is None:
-            if question.attributes is None:
-                raise Rejected(422, "attributes are missing, or your own key and limits")
-            asked = self._engine.ask(question.attributes, question.cost)
-            faces = None if asked.found.refused else self._gallery.faces(asked)
-            passed = None
-            if faces is not None and not question.peek and self._styles == answers.QUICK_STYLES:
-                passed = passed_of(asked, faces, self._limiter.prepare)
-            checks = tuple(asked.checks) if passed is None else passed.prepared.checks
-            return Asking(checks, not question.peek, asked, faces, passed)
-        if question.attributes is not None:
-            raise Rejected(422, "give attributes for the rules, or your own key and limits")
-        if question.limits is None or question.key is None:
-            raise Rejected(422, "your own limits need both key and limits")
-        own = _own_checks(question.key, question.limits, question.cost)
-        return Asking(tuple(own), not question.peek, None, None, None)
-
     async def _ask(self, asking: Asking) -> Decision | None:
         if asking.asked is None:
             return await self._limiter.decide(*asking.checks, charge=asking.charge)
@@ -315,29 +279,6 @@ class Decisions:
         return Reply(self._encode(message), headers)
 
 
-def _size(letters: int, checks: int) -> int:
-    """Return how many bytes it takes to remember a question. Each check says its key again."""
-    return 1_600 + 500 * checks + letters * (3 + 4 * checks)
-
-
-def _refuse_flood(asking: list[Asking]) -> None:
-    """Refuse a list whose answer would be many times as long: every limit names its key."""
-    limits = sum([len(each.checks) for each in asking])
-    if limits > _MOST_LIMITS:
-        raise Rejected(
-            422,
-            f"this list comes under {limits:,} limits in all, and {_MOST_LIMITS:,} are decided at "
-            "most; ask in shorter lists",
-        )
-    letters = sum([len(check.key) for each in asking for check in each.checks])
-    if letters > _MOST_LETTERS:
-        raise Rejected(
-            422,
-            f"the keys of all limits in this list have {letters:,} letters together, and "
-            f"{_MOST_LETTERS:,} are answered at most; ask in shorter lists",
-        )
-
-
 def _slices(asking: list[Asking]) -> Iterator[list[Asking]]:
     """Return a list in parts that the store decides well within a deadline."""
     part: list[Asking] = []
@@ -350,51 +291,3 @@ def _slices(asking: list[Asking]) -> Iterator[list[Asking]]:
         limits += len(each.checks)
     if part:
         yield part
-
-
-def _own_checks(key: str, limits: str | list[str], cost: int) -> list[Check]:
-    texts = (limits,) if isinstance(limits, str) else tuple(limits)
-    try:
-        return [Check(limit, key, cost) for limit in _limits(texts)]
-    except InvalidLimit as error:
-        raise InvalidInput(f"limits: {error}") from None
-
-
-@lru_cache(maxsize=1_024)
-def _limits(texts: tuple[str, ...]) -> tuple[Limit, ...]:
-    """Return the limits that a caller brought along: none of them twice."""
-    found = [limit for text in texts for limit in Limit.parse_all(text)]
-    distinct([Check(limit, "any") for limit in found])
-    for limit in found:
-        most = _MOST_EXACT.get(limit.algorithm, limit.quota)
-        if limit.quota > most:
-            raise InvalidInput(
-                f"limits: {limit} keeps every request, and your own may keep {most:,} at most; "
-                "use token_bucket or sliding_counter, or a rule"
-            )
-    return tuple(found)
-
-
-def _attributes(query: bytes) -> dict[str, str]:
-    try:
-        pairs = parse_qsl(
-            query.decode("ascii"),
-            keep_blank_values=True,
-            strict_parsing=bool(query),
-            errors="strict",
-            max_num_fields=wire.MAX_ATTRIBUTES,
-        )
-    except ValueError:
-        raise Rejected(
-            422,
-            f"the query must be at most {wire.MAX_ATTRIBUTES} attributes, such as ?user=42&path=/x",
-        ) from None
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise Rejected(422, "an attribute stands twice in the query")
-    for name, value in pairs:
-        if not 0 < len(name) <= wire.MAX_NAME:
-            raise Rejected(422, f"the name of an attribute has 1 to {wire.MAX_NAME} letters")
-        if len(value) > wire.MAX_VALUE:
-            raise Rejected(422, f"the attribute {name!r} is longer than {wire.MAX_VALUE} letters")
-    return found

@@ -15,9 +15,10 @@ from msgspec import Struct
 from limen.errors import InvalidInput, InvalidLimit
 from limen.rules.stores.tokens import digest_of
 from limen.server.access import Access, may_ask, token_of
-from limen.server.decisions import Asking, Decisions
+from limen.server.decisions import Decisions
 from limen.server.exchange import Rejected, Scope, Tell, header, mistake
 from limen.server.memo import Memo
+from limen.server.questions import Asking
 
 PATH = "/v1/check"
 _ROOM = 8_000_000
@@ -90,7 +91,7 @@ class Quick:
         if body[:1] != b"{":
             return None
         try:
-            asking = self._decisions.recall(body)
+            asking = self._decisions.questions.one(body)
         except (Rejected, InvalidInput, InvalidLimit):
             return None
         return None if asking.asked is None else asking
