@@ -47,7 +47,7 @@ class _Same:
     def __init__(self) -> None:
         self.questions = SimpleNamespace(one=lambda body: SimpleNamespace(asked=body))
 
-    def answer_soon(self, asking: Any, id_: str, tell: Tell) -> bool:
+    def answer_soon(self, asking: Any, id_: str, start: float, tell: Tell) -> bool:
         tell(*Reply(_ANSWER, []).sent(id_))
         return True
 

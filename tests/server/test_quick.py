@@ -6,18 +6,19 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import pytest
 import redis
+from msgspec import structs
 
 from limen.rules import parse_text
 from limen.rules.stores.tokens import Token, digest_of
 from limen.server.app import App
 from limen.server.exchange import Tell
-from limen.server.protocol import Connections, Limits
+from limen.server.protocol import Connection, Connections, Limits
 from limen.server.questions import Asking
 from limen.server.serve import App as AsgiApp
 from limen.server.serve import config_of
@@ -28,10 +29,10 @@ from tests.servers import Server, binaries, process
 
 RULES = """
 rules:
-  - {name: one, match: {path: /a}, key: [user], limits: 3/hour}
+  - {name: one, match: {path: /a}, key: [user], limits: 4/hour}
   - {name: wide, match: {path: /w}, key: [user], limits: 1000/hour}
   - {name: both, match: {path: /w}, key: [path], limits: 5000/day token_bucket}
-  - {name: two, match: {path: /two}, key: [user], limits: [3/hour, 9/day]}
+  - {name: two, match: {path: /two}, key: [user], limits: [4/hour, 9/day]}
 """
 
 
@@ -53,6 +54,11 @@ class Client:
     async def ask(self, packet: bytes) -> Said:
         self.writer.write(packet)
         return await self.response()
+
+    async def meet(self, packet: bytes) -> Said:
+        """Ask until the next one takes the short way; return what is said last by the long one."""
+        await self.ask(packet)
+        return await self.ask(packet)
 
     async def response(self) -> Said:
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
@@ -172,7 +178,7 @@ def test_the_short_way_says_what_the_long_way_says(
 
     async def story(connect: Any) -> None:
         client = await connect()
-        long = await client.ask(packet(path=path, user=f"{store}{path}"))
+        long = await client.meet(packet(path=path, user=f"{store}{path}"))
         assert site.taken == 0
         short = await client.ask(packet(path=path, user=f"{store}{path}"))
         assert site.taken == 1
@@ -199,14 +205,14 @@ def test_a_refusal_is_the_same_both_ways(store: str, request: pytest.FixtureRequ
 
     async def story(connect: Any) -> None:
         client = await connect()
-        said = [await client.ask(packet(user=f"eve-{store}")) for _ in range(4)]
-        assert [each.body["allowed"] for each in said] == [True, True, True, False]
+        said = [await client.ask(packet(user=f"eve-{store}")) for _ in range(5)]
+        assert [each.body["allowed"] for each in said] == [True, True, True, True, False]
         assert site.taken == 3
         long = await client.ask(packet(None, "X-Request-Id: mine", user=f"eve-{store}"))
         assert site.taken == 3
-        assert steady(long)[1] == steady(said[3])[1]
-        assert [name for name, _ in long.headers] == [name for name, _ in said[3].headers]
-        assert said[3].header("retry-after") in ("3599", "3600")
+        assert steady(long)[1] == steady(said[4])[1]
+        assert [name for name, _ in long.headers] == [name for name, _ in said[4].headers]
+        assert said[4].header("retry-after") in ("3599", "3600")
         assert long.header("x-request-id") == long.body["id"] == "mine"
 
     site.tell(story)
@@ -225,6 +231,9 @@ def test_a_refusal_is_the_same_both_ways(store: str, request: pytest.FixtureRequ
         (packet(None, "Origin: https://elsewhere.example"), 403),
         (packet(None, "Expect: nothing"), 200),
         (packet(None, "Connection: keep-alive"), 200),
+        (packet(None, "Proxy-Connection: keep-alive"), 200),
+        (packet().replace(b"Content-Length: ", b"Content-Length: 0"), 200),
+        (packet().replace(b"Content-Length: ", b"Content-Length: " + 1_000 * b"0"), 200),
         (packet(None, "Authorization: Bearer wrong"), 401),
         (packet().replace(b"/v1/check", b"/v1/chek?"), 404),
         (packet().replace(b"POST", b"PUT"), 405),
@@ -233,7 +242,7 @@ def test_a_refusal_is_the_same_both_ways(store: str, request: pytest.FixtureRequ
 def test_what_is_not_usual_never_takes_it(site: Site, sent: bytes, status: int) -> None:
     async def story(connect: Any) -> None:
         client = await connect()
-        for _ in range(3):
+        for _ in range(4):
             assert (await client.ask(sent)).status == status
         assert site.taken == 0
 
@@ -244,20 +253,20 @@ def test_what_comes_in_pieces_or_together_is_answered_all_the_same(site: Site) -
     async def story(connect: Any) -> None:
         client = await connect()
         whole = packet(path="/w")
-        assert (await client.ask(whole)).body["remaining"] == 999
+        assert (await client.meet(whole)).body["remaining"] == 998
         for cut in (1, 20, len(whole) - 60, len(whole) - 1):
             client.writer.write(whole[:cut])
             await asyncio.sleep(0.02)
             assert (await client.ask(whole[cut:])).status == 200
         assert site.taken == 0
         client.writer.write(whole + whole)
-        assert [(await client.response()).body["remaining"] for _ in range(2)] == [994, 993]
+        assert [(await client.response()).body["remaining"] for _ in range(2)] == [993, 992]
         # A head that is known, and not the body that it says.
         client.writer.write(whole + whole[:70])
-        assert (await client.response()).body["remaining"] == 992
-        assert (await client.ask(whole[70:])).body["remaining"] == 991
+        assert (await client.response()).body["remaining"] == 991
+        assert (await client.ask(whole[70:])).body["remaining"] == 990
         assert site.taken == 0
-        assert (await client.ask(whole)).body["remaining"] == 990
+        assert (await client.ask(whole)).body["remaining"] == 989
         assert site.taken == 1
 
     site.tell(story)
@@ -266,7 +275,7 @@ def test_what_comes_in_pieces_or_together_is_answered_all_the_same(site: Site) -
 def test_answers_come_in_the_order_of_the_questions(shared: Site, valkey: Server) -> None:
     async def story(connect: Any) -> None:
         client = await connect()
-        first = await client.ask(packet(path="/w", user="order"))
+        first = await client.meet(packet(path="/w", user="order"))
         left = first.body["remaining"]
         valkey.pause()
         try:
@@ -293,17 +302,23 @@ def test_a_token_counts_as_long_as_it_is_good(site: Site) -> None:
     async def story(connect: Any) -> None:
         client, access = await connect(), site.asker.service.access
         fixed = packet(None, f"Authorization: Bearer {CHECK}", path="/w")
-        assert [(await client.ask(fixed)).status for _ in range(2)] == [200, 200]
+        assert [(await client.ask(fixed)).status for _ in range(3)] == [200, 200, 200]
         assert site.taken == 1
         access.take(1, [token("asks", "check"), token("looks", "viewer")])
         asks = packet(None, "Authorization: Bearer asks", path="/w")
         looks = packet(None, "Authorization: Bearer looks", path="/w")
-        assert [(await client.ask(asks)).status for _ in range(2)] == [200, 200]
-        assert [(await client.ask(looks)).status for _ in range(2)] == [403, 403]
+        assert [(await client.ask(asks)).status for _ in range(3)] == [200, 200, 200]
+        assert [(await client.ask(looks)).status for _ in range(3)] == [403, 403, 403]
         assert site.taken == 2
-        access.take(2, [])
+        soon = datetime.now(UTC) + timedelta(seconds=0.3)
+        access.take(2, [structs.replace(token("asks", "check"), expires_at=soon)])
+        assert (await client.ask(asks)).status == 200
+        assert site.taken == 3
+        await asyncio.sleep(0.35)
         assert (await client.ask(asks)).status == 401
-        assert site.taken == 2
+        access.take(3, [])
+        assert (await client.ask(asks)).status == 401
+        assert site.taken == 3
 
     site.tell(story)
 
@@ -311,7 +326,7 @@ def test_a_token_counts_as_long_as_it_is_good(site: Site) -> None:
 def test_other_rules_hold_at_once(site: Site) -> None:
     async def story(connect: Any) -> None:
         client = await connect()
-        assert [(await client.ask(packet())).body["rule"] for _ in range(2)] == ["one", "one"]
+        assert [(await client.ask(packet())).body["rule"] for _ in range(3)] == ["one"] * 3
         other = "rules: [{name: other, match: {path: /a}, key: [user], limits: 9/hour}]"
         site.asker.service.engine.use(parse_text(other))
         assert (await client.ask(packet())).body["rule"] == "other"
@@ -323,11 +338,42 @@ def test_other_rules_hold_at_once(site: Site) -> None:
 def test_who_has_asked_and_says_no_more_is_answered(shared: Site) -> None:
     async def story(connect: Any) -> None:
         client = await connect()
-        await client.ask(packet(path="/w"))
+        await client.meet(packet(path="/w"))
         client.writer.write(packet(path="/w"))
         client.writer.write_eof()
         said = await client.response()
         assert (said.status, shared.taken) == (200, 1)
+        assert said.header("connection") == "close"
+        assert await client.reader.read() == b""
+
+    shared.tell(story)
+
+
+@pytest.mark.parametrize("end", ["half-close", "drain"])
+@pytest.mark.parametrize("second", ["short", "long"])
+def test_what_came_meanwhile_is_answered_before_the_end(
+    shared: Site, valkey: Server, end: str, second: str
+) -> None:
+    async def story(connect: Any) -> None:
+        client = await connect()
+        await client.meet(packet(path="/w"))
+        valkey.pause()
+        try:
+            client.writer.write(packet(path="/w"))
+            await asyncio.sleep(0.05)
+            given = ["X-Request-Id: x"] if second == "long" else []
+            client.writer.write(packet(None, *given, path="/w"))
+            await asyncio.sleep(0.05)
+            if end == "drain":
+                shared.connections.drain()
+            else:
+                client.writer.write_eof()
+                await asyncio.sleep(0.05)
+        finally:
+            valkey.resume()
+        said = [await client.response() for _ in range(2)]
+        assert [each.status for each in said] == [200, 200]
+        assert [each.header("connection") for each in said] == [None, "close"]
         assert await client.reader.read() == b""
 
     shared.tell(story)
@@ -338,7 +384,7 @@ def test_when_the_store_is_away_it_is_decided_here_and_the_server_may_end(
 ) -> None:
     async def story(connect: Any) -> None:
         client, leaver = await connect(), await connect()
-        before = await client.ask(packet(path="/w", user="away"))
+        before = await client.meet(packet(path="/w", user="away"))
         valkey.pause()
         try:
             leaver.writer.write(packet(path="/w", user="away"))
@@ -362,7 +408,7 @@ def test_when_the_store_is_away_it_is_decided_here_and_the_server_may_end(
 def test_a_server_that_forgot_the_script_is_given_it(shared: Site, valkey: Server) -> None:
     async def story(connect: Any) -> None:
         client = await connect()
-        first = await client.ask(packet(path="/w", user="flush"))
+        first = await client.meet(packet(path="/w", user="flush"))
         redis.Redis(HOST, valkey.port).script_flush()
         second = await client.ask(packet(path="/w", user="flush"))
         assert shared.taken == 1
@@ -380,7 +426,7 @@ def test_a_mistake_is_told_under_its_id_and_ends_nothing(
 
     async def story(connect: Any) -> None:
         client = await connect()
-        await client.ask(packet(path="/w"))
+        await client.meet(packet(path="/w"))
         with monkeypatch.context() as patched:
             patched.setattr(site.asker.service.decisions, "_passed", fail)
             said = await client.ask(packet(path="/w"))
@@ -392,3 +438,83 @@ def test_a_mistake_is_told_under_its_id_and_ends_nothing(
 
     site.tell(story)
     assert "a mistake in the service" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["read", "asked"])
+def test_a_mistake_before_that_is_told_too(
+    site: Site, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async def story(connect: Any) -> None:
+        client, decisions = await connect(), site.asker.service.decisions
+        await client.meet(packet(path="/w"))
+        with monkeypatch.context() as patched:
+            if where == "read":
+                patched.setattr(decisions.questions, "one", fail)
+            else:
+                patched.setattr(decisions, "answer_soon", fail)
+            assert (await client.ask(packet(path="/w"))).status == 500
+        assert (await client.ask(packet(path="/w"))).status == 200
+
+    site.tell(story)
+
+
+def test_a_connection_that_fails_takes_nobody_along(
+    shared: Site, valkey: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is told fails for the first of a batch: the others share its call of the store."""
+    true_tell, failing = Connection._tell, [True]
+
+    def tell(connection: Connection, *said: Any) -> None:
+        if failing:
+            failing.pop()
+            raise ZeroDivisionError
+        true_tell(connection, *said)
+
+    async def story(connect: Any) -> None:
+        clients = [await connect() for _ in range(5)]
+        await clients[0].meet(packet(path="/w"))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Connection, "_tell", tell)
+            for client in clients:
+                client.writer.write(packet(path="/w"))
+            said = await asyncio.gather(*[client.response() for client in clients[1:]])
+        assert [each.body["source"] for each in said] == ["store"] * 4
+        assert shared.taken == 5
+
+    shared.tell(story)
+    assert "a mistake of who was told a decision" in caplog.text
+
+
+def test_heads_that_change_each_time_and_heads_of_strangers_are_not_kept(site: Site) -> None:
+    async def story(connect: Any) -> None:
+        client, heads = await connect(), site.asker.app.quick._heads
+        for number in range(20):
+            await client.ask(packet(None, f"traceparent: 00-{number:032x}-01"))
+            await client.ask(packet(None, f"Authorization: Bearer wrong-{number % 2}"))
+        assert not heads._known
+        await client.meet(packet(path="/w"))
+        used = heads._used
+        for _ in range(5):
+            await client.ask(packet(b'{"key":"k","limits":"5/minute"         }'))
+        assert len(heads._known) == 2
+        assert heads._used < 3 * used
+
+    site.tell(story)
+
+
+def test_a_list_is_decided_in_its_order(site: Site) -> None:
+    """Also where some of it takes a closer look: the unit that is left goes to who asked first."""
+
+    async def story(connect: Any) -> None:
+        client = await connect()
+        ask = {"attributes": {"user": "list", "path": "/a"}}
+        look = {**ask, "peek": True}
+        body = json.dumps([look, ask, look, ask, ask, ask, ask, look]).encode()
+        said = (await client.ask(packet(body))).body
+        assert [each["allowed"] for each in said] == [True] * 6 + [False] * 2
+        assert [each["remaining"] for each in said] == [4, 3, 3, 2, 1, 0, 0, 0]
+
+    site.tell(story)

@@ -187,12 +187,18 @@ class AsyncBackend(Protocol):
         """Return checks as they are asked, for who asks the same again."""
         ...
 
+    async def run_prepared(
+        self, checks: tuple[Check, ...], prepared: Any, within: float | None = None
+    ) -> tuple[Reading, ...] | Fault:
+        """Decide what was prepared, and charge it, as `run_all` does."""
+        ...
+
     def run_soon(
         self, prepared: Any, tell: Callable[[tuple[Reading, ...] | Fault], object]
     ) -> bool:
-        """Decide what was prepared, and charge it; `tell` is called with what `run_all` returns.
+        """Do the same; `tell` is called with what `run_prepared` returns.
 
-        At once, or later by the loop; it must not raise. False when only `run_all` can do it.
+        At once, or later by the loop; it must not raise. False when only the other can do it.
         """
         ...
 

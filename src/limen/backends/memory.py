@@ -272,6 +272,15 @@ class AsyncMemoryBackend:
         """Return checks as they are asked."""
         return checks
 
+    async def run_prepared(
+        self,
+        checks: tuple[Check, ...],
+        prepared: tuple[Check, ...],
+        within: float | None = None,
+    ) -> tuple[Reading, ...]:
+        """Decide what was prepared, and charge it."""
+        return self.memory.run_all(checks, True)
+
     def run_soon(
         self, prepared: tuple[Check, ...], tell: Callable[[tuple[Reading, ...]], object]
     ) -> bool:

@@ -130,10 +130,7 @@ class AsyncLimiter:
     async def ask(
         self, checks: tuple[Check, ...], *, charge: bool = True, within: float | None = None
     ) -> Decision:
-        """Decide checks that rules made, as `decide` does: they are valid, and not looked at.
-
-        Whoever asks the same again does well to bring the same tuple along.
-        """
+        """Decide checks that rules made, as `decide` does: they are valid, and not looked at."""
         if charge:
             memory, check = self._memory, checks[0]
             if memory is not None and len(checks) == 1 and check.enforce:
@@ -145,17 +142,19 @@ class AsyncLimiter:
         return await self._ask(checks, "nobody", charge=False, within=within)
 
     async def admit(
-        self, checks: tuple[Check, ...], within: float | None = None
+        self, prepared: Prepared, within: float | None = None
     ) -> tuple[Reading, ...] | Decision:
-        """Decide checks that rules made, and that are all enforced, as `decide` does.
+        """Decide checks that were prepared, as `decide` does.
 
         For who answers very many: when the store lets all of them pass, and nobody observes, this
         is what it said of each, and no decision is made of it.
         """
-        return self.admitted(checks, await self._backend.run_all(checks, True, "", within))
+        checks = prepared.checks
+        answer = await self._backend.run_prepared(checks, prepared.asked, within)
+        return self.admitted(checks, answer)
 
     def prepare(self, checks: tuple[Check, ...]) -> Prepared:
-        """Return checks that rules made, and that are all enforced, for `admit_soon`."""
+        """Return checks that rules made, and that are all enforced, for who asks them again."""
         return Prepared(checks, self._backend.prepare(checks))
 
     def admit_soon(

@@ -62,21 +62,23 @@ class Decisions:
 
     async def check(self, body: bytes, id_: str) -> Reply:
         """Decide one request, or a list of them; each is charged when it is allowed."""
-        if body.lstrip()[:1] != b"[":
-            return await self.answer(self.questions.one(body), id_)
         start = time.perf_counter()
+        if body.lstrip()[:1] != b"[":
+            return await self.answer(self.questions.one(body), id_, start)
         reply = await self._check_many(body, id_)
         self._took(time.perf_counter() - start)
         return reply
 
-    async def answer(self, asking: Asking, id_: str) -> Reply:
-        """Decide one request that was understood, and charge it when it is allowed."""
-        start = time.perf_counter()
+    async def answer(self, asking: Asking, id_: str, start: float) -> Reply:
+        """Decide one request that was understood, and charge it when it is allowed.
+
+        `start` is when it came, by `time.perf_counter`.
+        """
         passed = asking.passed
         if passed is None:
             reply = self._reply(asking, await self._ask(asking), id_)
         else:
-            said = await self._limiter.admit(passed.prepared.checks)
+            said = await self._limiter.admit(passed.prepared)
             if isinstance(said, Decision):
                 reply = self._reply(asking, said, id_)
             else:
@@ -86,12 +88,12 @@ class Decisions:
         self._took(time.perf_counter() - start)
         return reply
 
-    def answer_soon(self, asking: Asking, id_: str, tell: Tell) -> bool:
+    def answer_soon(self, asking: Asking, id_: str, start: float, tell: Tell) -> bool:
         """Do the same, and `tell` the answer: no task waits for it. It must not raise.
 
         False, and nothing is done, when only `answer` can do it.
         """
-        start, passed = time.perf_counter(), asking.passed
+        passed = asking.passed
         if passed is None:
             return False
 
@@ -115,7 +117,9 @@ class Decisions:
         self, passed: Passed, readings: tuple[Reading, ...], id_: str
     ) -> tuple[bytes, bytes]:
         """Return the value of `RateLimit`, and the message, for who was let pass."""
-        self._watch.see_passed(passed.prepared.checks, readings, passed.rules, "check", id_)
+        self._watch.see_passed(
+            passed.prepared.checks, readings, passed.rules, passed.version, "check", id_
+        )
         receipt = passed.receipt(readings, next(self._ids), self._receipts)
         return passed.standing(readings), passed.body(readings, id_, receipt)
 
@@ -149,7 +153,12 @@ class Decisions:
     async def _ask_all(
         self, part: Sequence[Asking]
     ) -> list[tuple[Reading, ...] | Fault | Decision | None]:
-        """Ask some questions at the same time; return what the store said to those prepared."""
+        """Ask some questions at the same time, in their order.
+
+        If all are prepared, return what the store said; else what the limiter decided.
+        """
+        if any(each.passed is None for each in part):
+            return list(await asyncio.gather(*[self._ask(each) for each in part]))
         found: list[tuple[Reading, ...] | Fault | Decision | None] = [None] * len(part)
         missing: set[int] = set()
         none_missing = asyncio.Event()

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
-_PART_OF_ALL = 5_000
+_PART_OF_ALL = 2_000
 
 
 class Memo(Generic[V]):
@@ -35,7 +35,7 @@ class Memo(Generic[V]):
 
     def keep(self, made_of: Hashable, value: V, size: int) -> None:
         """Remember a value of some bytes, made under what `get` was asked for last; if small."""
-        if size * _PART_OF_ALL > self._room:
+        if size * _PART_OF_ALL > self._room or made_of in self._known:
             return
         if self._used + size > self._room:
             # Half at once: to look for the oldest one each time would take longer and longer.

@@ -41,8 +41,8 @@ class Passed(Struct, frozen=True, gc=False):
     """The key of each check, in JSON."""
     charges: tuple[WrittenCharge, ...]
     """What a receipt says of each check."""
-    version: bytes
-    """The rules that decide, in JSON."""
+    version: str
+    """The rules that decide."""
 
     def body(self, readings: Sequence[Reading], id_: str, receipt: bytes) -> bytes:
         """Return the message."""
@@ -68,7 +68,7 @@ class Passed(Struct, frozen=True, gc=False):
             remaining,
             reset_us / 1e6,
             delay_us / 1e6,
-            self.version,
+            _json(self.version),
             _json(id_),
             receipt,
             parts,
@@ -117,7 +117,7 @@ def passed_of(
         tuple([face.rule for face in of_checks]),
         tuple([_json(check.key) for check in found.checks]),
         tuple([_charge(*each) for each in zip(of_checks, found.checks, strict=True)]),
-        _json(asked.rules.version),
+        asked.rules.version,
     )
 
 

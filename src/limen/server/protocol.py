@@ -202,6 +202,8 @@ class Connection(HttpToolsProtocol):
         """Whether a request is answered by the short way."""
         self._held = b""
         """What has come meanwhile."""
+        self._has_ended = False
+        """Whether meanwhile the client said that it sends no more."""
         self._running: RequestResponseCycle | None = None
         """The request whose turn it is; `cycle` is the newest."""
         # The size of a head is known only when it is over, so until then packets are counted: the
@@ -228,8 +230,8 @@ class Connection(HttpToolsProtocol):
     def eof_received(self) -> bool | None:  # type: ignore[override]  # uvicorn never keeps it open
         """Answer a client that has asked and says no more; without TLS that is allowed."""
         cycle = self.cycle
-        if self._is_quick and self.scheme != "https":
-            self._is_deaf = True
+        if (self._is_quick or self._held) and self.scheme != "https":
+            self._has_ended = True
             return True
         if self.scheme == "https" or cycle is None or cycle.response_complete or cycle.more_body:
             return None
@@ -252,7 +254,7 @@ class Connection(HttpToolsProtocol):
                     if rest is not None:
                         self._run(rest)
                     return
-        elif self._is_quick:
+        elif self._is_quick or self._held:
             self._held += data
             self.flow.pause_reading()
             return
@@ -384,17 +386,27 @@ class Connection(HttpToolsProtocol):
         self._is_quick = False
         if self.transport.is_closing():
             return
-        is_last = self._is_deaf or self._shared.is_draining
+        is_last = not self._held and (self._has_ended or self._shared.is_draining)
         end = b"connection: close\r\n\r\n" if is_last else b"\r\n"
         self.transport.write(b"".join((STATUS_LINE[status], self._shared.date, head, end, body)))
         if is_last:
             self.transport.close()
+        elif self._held:
+            # Not at once: whoever tells this has others to tell.
+            self.loop.call_soon(self._go_on)
+        else:
+            self._rest()
+
+    def _go_on(self) -> None:
+        """Read what came while a request was answered by the short way."""
+        if self.transport.is_closing():
             return
+        data, self._held = self._held, b""
         self._rest()
-        if self._held:
-            data, self._held = self._held, b""
-            self.flow.resume_reading()
-            self.data_received(data)
+        self.flow.resume_reading()
+        self.data_received(data)
+        if self._has_ended and not self._is_quick and not self.eof_received():
+            self.transport.close()
 
     def resume_writing(self) -> None:
         """Give a client that takes what it is sent the whole time again."""

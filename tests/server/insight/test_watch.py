@@ -154,7 +154,7 @@ def test_what_passed_quickly_is_counted_alike(watch: Watch) -> None:
     limiter = AsyncLimiter()
     check = Check(asyncio.run(limiter.check("k", "4/minute")).limit, "k")
     reading = (True, 1, 0, 0, 0, 0)
-    watch.see_passed([check], [reading], ["rule"], "check", "id")
+    watch.see_passed([check], [reading], ["rule"], "v7", "check", "id")
     assert watch.decisions == {"rule": [1, 0, 0, 0]}
     assert rule(watch, "rule").nearest == (("k", 75),)
     assert watch.allowed == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from limen.backends.sampled import SampledLog
 from limen.connect import Address, Opened, Target, open_stream
 from limen.model import Check, Reading, receipt_ids
 
+_logger = logging.getLogger("limen")
 T = TypeVar("T")
 Tell = Callable[[tuple[Reading, ...] | Fault], object]
 _LOOK_S = 0.002
@@ -54,10 +56,13 @@ class _Errand:
         if self.is_done:
             return
         self.is_done = True
-        if isinstance(answer, bytes):
-            self._tell(script.readings(answer))
-        else:
-            self._backend.tell_otherwise(self.request, self.ends, answer, self._tell)
+        try:
+            if isinstance(answer, bytes):
+                self._tell(script.readings(answer))
+            else:
+                self._backend.tell_otherwise(self.request, self.ends, answer, self._tell)
+        except Exception:  # of one: the others who wait for this reply are told all the same
+            _logger.exception("a mistake of who was told a decision")
 
 
 class AsyncRedisBackend:
@@ -104,6 +109,16 @@ class AsyncRedisBackend:
         """Return checks as they are asked; None where who is asked may change."""
         return None if self._router.moves else self._packer.checks(checks, True, "")
 
+    async def run_prepared(
+        self, checks: tuple[Check, ...], prepared: Request | None, within: float | None = None
+    ) -> tuple[Reading, ...] | Fault:
+        """Decide what was prepared, and charge it, as `run_all` does."""
+        if prepared is None:
+            return await self.run_all(checks, True, "", within)
+        home = self._home()
+        reply = await self._ask(home, prepared, home.loop.time() + (within or self._deadline))
+        return reply if isinstance(reply, Fault) else script.readings(reply)
+
     def run_soon(self, prepared: Request | None, tell: Tell) -> bool:
         """Decide what was prepared, and charge it: without a task, for who asks very often.
 
@@ -133,8 +148,12 @@ class AsyncRedisBackend:
         self._leave_behind(home, self._ask_and_tell(home, followed, ends, tell))
 
     async def _ask_and_tell(self, home: Home, request: Request, ends: float, tell: Tell) -> None:
-        reply = await self._ask(home, request, ends)
-        tell(reply if isinstance(reply, Fault) else script.readings(reply))
+        answer: tuple[Reading, ...] | Fault = Fault("connection", "the limiter was closed")
+        try:
+            reply = await self._ask(home, request, ends)
+            answer = reply if isinstance(reply, Fault) else script.readings(reply)
+        finally:
+            tell(answer)
 
     async def change(self, change: Change) -> bool | Fault:
         """Carry out a change; return whether there was anything to change, or why not."""

@@ -187,7 +187,7 @@ class Lane(asyncio.Protocol):
                 if self._calls[0].asks_first:
                     self._calls[0].asks_first = False
                     continue
-                call = self._calls[0]
+                call, now = self._calls[0], self._loop.time()
                 answers = call.answers(reply, self._where)
                 self._calls.popleft()
                 self._packets -= call.ends_packet
@@ -196,7 +196,7 @@ class Lane(asyncio.Protocol):
                     if not isinstance(answer, bytes) and not is_suspicious(strange):
                         strange = answer
                     ticket.tell(answer)
-                self._take_note(call, strange)
+                self._take_note(call, strange, now)
                 if is_suspicious(strange):
                     return
             if not self._calls and reader.has_data():
@@ -215,7 +215,7 @@ class Lane(asyncio.Protocol):
         """See that a call is not answered yet. Who comes late for that was held up, too."""
         call.is_slow = self._loop.time() <= due + _LATE_S
 
-    def _take_note(self, call: Call[Place], strange: Fault | Again | None) -> None:
+    def _take_note(self, call: Call[Place], strange: Fault | Again | None, now: float) -> None:
         """See what a reply says of the server, and of the connection that brought it.
 
         Once for each packet: what came together failed together.
@@ -233,7 +233,7 @@ class Lane(asyncio.Protocol):
             self._lose(wrong, counts=False)
             self._failed(Fault("readonly", f"{self._where}: it takes no writes any more"))
         else:
-            now, breaker = self._loop.time(), self.breaker
+            breaker = self.breaker
             breaker.trips.add(now - call.sent_at)
             if breaker.is_alert:
                 if breaker.answered(now, call.is_slow):
@@ -303,11 +303,12 @@ class Lane(asyncio.Protocol):
         unsent = structs.replace(fault, unsent=True)
         sent = [(ticket, fault) for call in self._calls for ticket in call.waiters]
         next_end = None
+        over: list[tuple[Place, Fault]] = []
         for ticket, told in [*sent, *[(ticket, unsent) for ticket in self._waiting]]:
             if ticket.is_done:
                 continue
             if ticket.ends <= now:
-                ticket.tell(told)
+                over.append((ticket, told))
             elif next_end is None or ticket.ends < next_end:
                 next_end = ticket.ends
         if self._connecting and now >= self._connecting_since + self.breaker.slow_s:
@@ -323,3 +324,6 @@ class Lane(asyncio.Protocol):
                 next_end = is_overdue
         if next_end is not None:
             self._set_timer(next_end)
+        # At last: whoever is told may stand in line again, with a time of its own.
+        for ticket, told in over:
+            ticket.tell(told)

@@ -24,8 +24,6 @@ from limen.model import Check
 MAX_REQUESTS = 128
 MAX_KEYS = 512
 _TRY_AGAIN_S = 0.005
-# Of some 10 KB each at most: 10 MB.
-_MOST_KNOWN, _LONGEST_KNOWN = 1_024, 2_048
 
 
 class Request(Struct):
@@ -198,24 +196,9 @@ class Packer:
     def __init__(self, namespace: str, *, clustered: bool) -> None:
         self._namespace = namespace
         self._clustered = clustered
-        self._known: dict[int, tuple[Sequence[Check], Request]] = {}
-        """Several checks as they are sent: who asks the same again brings the same tuple along."""
 
     def checks(self, checks: Sequence[Check], charge: bool, holder: str) -> Request:
         """Return the request that decides checks which are all in one slot."""
-        if len(checks) == 1 or not charge or holder or type(checks) is not tuple:
-            return self._packed(checks, charge, holder)
-        known = self._known.get(id(checks))
-        if known is not None and known[0] is checks:
-            return known[1]
-        request = self._packed(checks, charge, holder)
-        if sum(map(len, request.keys)) <= _LONGEST_KNOWN:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[id(checks)] = checks, request
-        return request
-
-    def _packed(self, checks: Sequence[Check], charge: bool, holder: str) -> Request:
         keys, packed = script.pack_checks(self._namespace, checks, charge, holder)
         return Request(keys, packed, script.answer_bytes(len(checks)), self._slot(keys[0]))
 

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import Any, Literal, cast
 
 from limen.backends import Change, Correct, Release, Renew, Reset
-from limen.keys import marker_key, redis_key
+from limen.keys import marker_key, redis_key, redis_keys
 from limen.model import Check, Concurrency, Limit, Reading
 
 _CODES = {
@@ -135,8 +135,7 @@ def pack_checks(namespace: str, checks: Sequence[Check], charge: bool, holder: s
         head = b"\1\1" if charge else b"\2\1"
         packed = head + _limit(check.limit, check.enforce) + check.cost.to_bytes(4)
         return [redis_key(namespace, check)], packed
-    keys = [redis_key(namespace, check) for check in checks]
-    return keys, _request(_DECIDE if charge else _PEEK, checks, holder)
+    return redis_keys(namespace, checks), _request(_DECIDE if charge else _PEEK, checks, holder)
 
 
 def pack_change(namespace: str, change: Change) -> Packed:

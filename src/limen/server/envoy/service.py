@@ -8,7 +8,7 @@ from google.protobuf import json_format
 
 from limen.engine import AsyncEngine, Verdict
 from limen.http import HeaderStyle
-from limen.limiter import AsyncLimiter
+from limen.limiter import AsyncLimiter, Prepared
 from limen.model import Decision
 from limen.server.answers import QUICK_STYLES
 from limen.server.envoy import answer, schema
@@ -42,7 +42,7 @@ class RateLimits:
         self._styles = styles
         self._is_usual = styles == QUICK_STYLES
         self._gallery = Gallery()
-        self._memo: Memo[Question] = Memo(_ROOM)
+        self._memo: Memo[tuple[Question, Prepared | None]] = Memo(_ROOM)
 
     async def should_limit(self, raw: bytes, within: float | None = None) -> bytes:
         """Answer a `RateLimitRequest` by a `RateLimitResponse`, both serialised.
@@ -51,21 +51,22 @@ class RateLimits:
         and has charged nobody then.
         """
         start = time.perf_counter()
-        question = self._recalled(raw)
+        question, prepared = self._recalled(raw)
         if within is None or within > self._within:
             within = self._within
-        told = await self._answer(question, within)
+        told = await self._answer(question, prepared, within)
         self._took(time.perf_counter() - start)
         return told
 
-    async def _answer(self, question: Question, within: float) -> bytes:
-        if not question.is_plain or not self._is_usual:
+    async def _answer(self, question: Question, prepared: Prepared | None, within: float) -> bytes:
+        if prepared is None:
             verdict = await self._decide(question, within)
             return answer.response(question, verdict, self._styles, time.time())
         together = question.together
-        said = await self._limiter.admit(together.checks, within)
+        said = await self._limiter.admit(prepared, within)
         if not isinstance(said, Decision):
-            self._watch.see_passed(together.checks, said, question.rules, "envoy", "")
+            version = together.whole.rules.version
+            self._watch.see_passed(together.checks, said, question.rules, version, "envoy", "")
             return answer.passed(question, said)
         verdict = together.verdict(said)
         self._watch.see(verdict, "envoy", "")
@@ -79,7 +80,7 @@ class RateLimits:
         except (json_format.ParseError, ValueError, RecursionError) as error:
             reason = str(error).partition("\n")[0][:200]
             raise Rejected(400, f"the body is no RateLimitRequest in JSON: {reason}") from None
-        question = self._recalled(raw)
+        question, _ = self._recalled(raw)
         verdict = await self._decide(question, self._within, id_)
         answered = answer.response(question, verdict, self._styles, time.time())
         message = schema.RateLimitResponse.FromString(answered)
@@ -92,17 +93,23 @@ class RateLimits:
         ]
         return Reply(told, headers, 200 if verdict.allowed else 429)
 
-    def _recalled(self, raw: bytes) -> Question:
-        """Return what a message asks, from memory if it was asked before under the same rules."""
+    def _recalled(self, raw: bytes) -> tuple[Question, Prepared | None]:
+        """Return what a message asks, from memory if it was asked before under the same rules.
+
+        And its checks, prepared, if it can be answered by what the store says alone.
+        """
         rules = self._engine.rules
-        question = self._memo.get(raw, rules)
-        if question is None:
+        known = self._memo.get(raw, rules)
+        if known is None:
             question = understood(decoded(raw), rules, self._gallery)
+            checks, prepared = question.together.checks, None
+            if question.is_plain and self._is_usual:
+                prepared = self._limiter.prepare(checks)
+            known = question, prepared
             # Not where the time of day has a say.
             if rules.is_timeless:
-                checks = len(question.together.checks)
-                self._memo.keep(raw, question, 1_500 + 500 * checks + 3 * len(raw))
-        return question
+                self._memo.keep(raw, known, 1_500 + 700 * len(checks) + 3 * len(raw))
+        return known
 
     async def _decide(self, question: Question, within: float, id_: str = "") -> Verdict:
         together = question.together

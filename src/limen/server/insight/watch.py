@@ -129,6 +129,7 @@ class Watch:
         checks: Sequence[Check],
         readings: Sequence[Reading],
         rules: Sequence[str],
+        version: str,
         surface: Surface,
         id_: str,
     ) -> None:
@@ -143,7 +144,8 @@ class Watch:
         if self.recent.wants_passed():
             limits = [check.limit for check in checks]
             at = nearest(limits, [reading[1] for reading in readings])
-            self.recent.add(self._seen_passed(rules[at], checks[at], readings[at], surface, id_))
+            seen = self._seen_passed(rules[at], checks[at], readings[at], version, surface, id_)
+            self.recent.add(seen)
 
     def _admit(self, rule: str, key: str, limit: Limit | Concurrency, remaining: int) -> None:
         usage = self._usages.get(rule) or self._meet(rule)
@@ -273,7 +275,7 @@ class Watch:
         )
 
     def _seen_passed(
-        self, rule: str, check: Check, reading: Reading, surface: Surface, id_: str
+        self, rule: str, check: Check, reading: Reading, version: str, surface: Surface, id_: str
     ) -> Seen:
         return Seen(
             at=time.time(),
@@ -286,7 +288,7 @@ class Watch:
             retry_after=0.0,
             cost=check.cost,
             reason=f"within {_shown(check.limit)}",
-            version=self._version,
+            version=version,
             source="store",
             fault="",
             instance=self._instance,
