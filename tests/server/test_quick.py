@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -34,6 +35,9 @@ rules:
   - {name: both, match: {path: /w}, key: [path], limits: 5000/day token_bucket}
   - {name: two, match: {path: /two}, key: [user], limits: [4/hour, 9/day]}
 """
+
+
+TLS = Path(__file__).parent / "tls"
 
 
 class Said(NamedTuple):
@@ -98,26 +102,36 @@ class Site:
     def taken(self) -> int:
         return self.quick.taken
 
-    def tell(self, story: Callable[[Callable[[], Awaitable[Client]]], Awaitable[None]]) -> None:
+    def tell(
+        self,
+        story: Callable[[Callable[[], Awaitable[Client]]], Awaitable[None]],
+        *,
+        tls: bool = False,
+    ) -> None:
         """Let a story happen between clients and the service."""
 
         async def told() -> None:
-            async with self._served() as connect:
+            async with self._served(tls) as connect:
                 await asyncio.wait_for(story(connect), 20)
 
         self.asker.run(told())
 
     @asynccontextmanager
-    async def _served(self) -> AsyncIterator[Callable[[], Awaitable[Client]]]:
+    async def _served(self, tls: bool) -> AsyncIterator[Callable[[], Awaitable[Client]]]:
         loop = asyncio.get_running_loop()
         config = config_of(cast(AsgiApp, self.asker.app))
         self.connections = Connections(config, Limits(max_header=2_048), {}, self.quick)
-        server = await loop.create_server(self.connections.make, HOST, 0)
+        server = await loop.create_server(
+            self.connections.make, HOST, 0, ssl=_certified() if tls else None
+        )
         clients: list[Client] = []
 
         async def connect() -> Client:
             port = server.sockets[0].getsockname()[1]
-            clients.append(Client(*await asyncio.open_connection(HOST, port)))
+            context = ssl.create_default_context(cafile=TLS / "one.crt") if tls else None
+            if context is not None:
+                context.check_hostname = False
+            clients.append(Client(*await asyncio.open_connection(HOST, port, ssl=context)))
             return clients[-1]
 
         try:
@@ -128,6 +142,12 @@ class Site:
                 client.writer.close()
             await self.connections.cut()
             self.connections.close()
+
+
+def _certified() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "one.crt", TLS / "one.key")
+    return context
 
 
 @pytest.fixture(scope="module")
@@ -270,6 +290,18 @@ def test_what_comes_in_pieces_or_together_is_answered_all_the_same(site: Site) -
         assert site.taken == 1
 
     site.tell(story)
+
+
+def test_it_is_taken_over_tls_too(shared: Site) -> None:
+    async def story(connect: Any) -> None:
+        client = await connect()
+        long = await client.meet(packet(path="/w", user="tls"))
+        short = await client.ask(packet(path="/w", user="tls"))
+        assert shared.taken == 1
+        assert short.body["remaining"] == long.body["remaining"] - 1
+        assert steady(short) == steady(long)
+
+    shared.tell(story, tls=True)
 
 
 def test_answers_come_in_the_order_of_the_questions(shared: Site, valkey: Server) -> None:
