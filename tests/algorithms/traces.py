@@ -71,7 +71,7 @@ def fresh(limit: Limit) -> World:
     return World(STATES[limit.algorithm](limit))
 
 
-# Strategies are made once, and not anew for every example: that takes longer than to draw from them.
+# Made once, and not anew for every example: that takes longer than to draw from them.
 _PERIODS_US = st.sampled_from([1, 3, 10, 60, 1_000, 1_000_000, 60_000_000, 86_400_000_000])
 _QUOTAS = st.lists(st.integers(1, 12) | st.sampled_from([97, 100]), min_size=1, max_size=3)
 _BURSTS = st.none() | st.integers(1, 15)
