@@ -18,22 +18,39 @@ settings.register_profile("fuzz", deadline=None, max_examples=1_000, suppress_he
 settings.load_profile("test")
 
 # Each process of `make test` takes the next file when it is done with one. What takes long or
-# needs a whole core begins early, so that none is alone with it in the end.
+# needs a whole core begins early, the longest first, so that none is alone with it in the end.
 _FIRST = (
-    "tests/test_typing.py",
+    "tests/dashboard/test_accessible.py",
     "tests/server/admin/test_fuzzed.py",
     "tests/server/test_secrets.py",
-    "tests/test_servers.py",
-    "tests/test_deploy.py",
     "tests/faults/test_nemesis.py",
-    "tests/faults/test_cluster.py",
-    "tests/faults/test_abuse.py",
-    "tests/mutants",
-    "tests/dashboard/test_accessible.py",
-    "tests/dashboard/test_large.py",
     "tests/server/insight/test_fleet.py",
+    "tests/backends/test_script.py",
+    "tests/rules/sync/test_faults.py",
+    "tests/algorithms/test_properties.py",
+    "tests/gateways/test_gateways.py",
+    "tests/rules/sync/test_close.py",
+    "tests/cli/test_process.py",
+    "tests/dashboard",
+    "tests/conformance/test_one_limit.py",
+    "tests/gateways/test_failing.py",
+    "tests/rules/sync",
+    "tests/mutants",
+    "tests/test_deploy.py",
+    "tests/faults",
+    "tests/client/test_away.py",
+    "tests/adapters/django/test_sites.py",
+    "tests/rules/stores",
+    "tests/shared",
+    "tests/test_servers.py",
+    "tests/test_typing.py",
 )
 
 
+def _place(item: pytest.Item) -> int:
+    places = (place for place, name in enumerate(_FIRST) if item.nodeid.startswith(name))
+    return next(places, len(_FIRST))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(_FIRST))
+    items.sort(key=_place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -70,33 +71,37 @@ def fresh(limit: Limit) -> World:
     return World(STATES[limit.algorithm](limit))
 
 
-def limits(algorithm: str) -> st.SearchStrategy[list[Limit]]:
+# Made once, and not anew for every example: that takes longer than to draw from them.
+_PERIODS_US = st.sampled_from([1, 3, 10, 60, 1_000, 1_000_000, 60_000_000, 86_400_000_000])
+_QUOTAS = st.lists(st.integers(1, 12) | st.sampled_from([97, 100]), min_size=1, max_size=3)
+_BURSTS = st.none() | st.integers(1, 15)
+_PARTS_OF_A_PERIOD = st.none() | st.just(0.0) | st.just(0.5)
+_INTERVALS = st.sampled_from([0.1, 0.5, 1])
+_COSTS = st.integers(0, 4) | st.just(1)
+_INDEXES = st.integers(0, 2)
+
+
+@st.composite
+def limits(draw: st.DrawFn, algorithm: str) -> list[Limit]:
     """Up to three limits that share one state: only their numbers differ."""
-    period_us = st.sampled_from([1, 3, 10, 60, 1_000, 1_000_000, 60_000_000, 86_400_000_000])
-
-    @st.composite
-    def build(draw: st.DrawFn) -> list[Limit]:
-        period = draw(period_us) / 1e6
-        quotas = draw(
-            st.lists(st.integers(1, 12) | st.sampled_from([97, 100]), min_size=1, max_size=3)
-        )
-        options: dict[str, Any] = {}
-        found = []
-        for quota in quotas:
-            if algorithm.endswith("bucket"):
-                options["burst"] = draw(st.none() | st.integers(1, 15))
-            if algorithm == "leaky_bucket":
-                options["max_delay"] = draw(st.none() | st.just(0.0) | st.just(period / 2))
-            if algorithm in EXACT and draw(st.booleans()):
-                options["min_interval"] = max(period * draw(st.sampled_from([0.1, 0.5, 1])), 1e-6)
-            if algorithm in EXACT:
-                options["count_denied"] = draw(st.booleans())
-            found.append(Limit(quota, period, algorithm=algorithm, **options))
-        return found
-
-    return build()
+    period = draw(_PERIODS_US) / 1e6
+    options: dict[str, Any] = {}
+    found = []
+    for quota in draw(_QUOTAS):
+        if algorithm.endswith("bucket"):
+            options["burst"] = draw(_BURSTS)
+        if algorithm == "leaky_bucket":
+            part = draw(_PARTS_OF_A_PERIOD)
+            options["max_delay"] = None if part is None else part * period
+        if algorithm in EXACT and draw(st.booleans()):
+            options["min_interval"] = max(period * draw(_INTERVALS), 1e-6)
+        if algorithm in EXACT:
+            options["count_denied"] = draw(st.booleans())
+        found.append(Limit(quota, period, algorithm=algorithm, **options))
+    return found
 
 
+@cache
 def steps(period_us: int, most: int = 40, back: bool = True) -> st.SearchStrategy[list[Step]]:
     """Steps around the scale of the period, with some bursts and some silences."""
     passes = (
@@ -106,20 +111,22 @@ def steps(period_us: int, most: int = 40, back: bool = True) -> st.SearchStrateg
         | st.sampled_from([1, period_us - 1, period_us, period_us + 1])
     )
     backs = st.just(0) | st.just(0) | passes | st.just(5 * period_us) if back else st.just(0)
-    return st.lists(
-        st.builds(Step, passes, backs, st.integers(0, 4) | st.just(1), st.integers(0, 2)),
-        max_size=most,
-    )
+    return st.lists(st.builds(Step, passes, backs, _COSTS, _INDEXES), max_size=most)
 
 
+@cache
 def histories(
     algorithm: str, back: bool = True, change: bool = True
 ) -> st.SearchStrategy[tuple[list[Limit], list[Step]]]:
-    def extend(found: list[Limit]) -> st.SearchStrategy[tuple[list[Limit], list[Step]]]:
-        kept = found if change else found[:1]
-        return st.tuples(st.just(kept), steps(kept[0].period_us, back=back))
+    some = limits(algorithm)
 
-    return limits(algorithm).flatmap(extend)
+    @st.composite
+    def build(draw: st.DrawFn) -> tuple[list[Limit], list[Step]]:
+        found = draw(some)
+        kept = found if change else found[:1]
+        return kept, draw(steps(kept[0].period_us, back=back))
+
+    return build()
 
 
 def play(found: list[Limit], trace: list[Step]) -> World:

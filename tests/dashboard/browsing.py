@@ -39,6 +39,16 @@ _FLAGS = (
     "--disable-sync",
     "--no-first-run",
 )
+_UNUSED = (
+    # Suggestions for the address of a window: pages in two processes of their own, which take more
+    # of the machine than the page that is looked at. Nobody types an address here.
+    *("WebUIOmniboxPopup", "WebUIOmniboxAimPopup"),
+    # What Playwright turns off, as this list takes the place of its own.
+    *("AimEnabled", "AvoidCorsURLLoaderRestartOnRedirect", "AvoidUnnecessaryBeforeUnloadCheckSync"),
+    *("DestroyProfileOnBrowserClose", "HttpsFirstBalancedModeAutoEnable", "HttpsUpgrades"),
+    *("LensOverlay", "MediaRouter", "NetworkTimeServiceQuerying", "OptimizationHints"),
+    *("PaintHolding", "PreconnectToSearch", "ThirdPartyStoragePartitioning"),
+)
 _PATIENCE_MS = 15_000
 # What a page has begun and is not interested in any more, when it is left.
 _LEFT = "net::ERR_ABORTED"
@@ -197,7 +207,8 @@ def chromium() -> Iterator[Browser]:
         pytest.skip(reason)
     sandbox = ("--no-sandbox",) if os.geteuid() == 0 else ()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=binary, args=[*_FLAGS, *sandbox])
+        flags = [*_FLAGS, *sandbox, f"--disable-features={','.join(_UNUSED)}"]
+        browser = playwright.chromium.launch(executable_path=binary, args=flags)
         try:
             yield browser
         finally:

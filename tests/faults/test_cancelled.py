@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import itertools
 import signal
 import sys
 import threading
@@ -372,6 +373,11 @@ class Victim(threading.Thread):
         self.own.look_at(number, decision)
 
 
+# CPython takes a thread that is being born for the one that started it. What hits one that connects
+# is told to nobody but the interpreter: the lane misses it after a while.
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in thread started by:pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.parametrize("name", ["direct", "late"])
 def test_exceptions_thrown_into_threads_take_nobody_along(
     name: str, port: int, admin: redis.Redis
@@ -389,9 +395,14 @@ def test_exceptions_thrown_into_threads_take_nobody_along(
         bystander = Victim(limiter, "bystander")
         for thread in (*victims, bystander):
             thread.start()
-        for turn in range(throws):
+        end = time.monotonic() + 20
+        for turn in itertools.count():
             time.sleep(longest_s * (turn % STEPS) / STEPS)
             throw_into(victims[turn % 3])
+            # Whoever stands in line is hit once, however often it is thrown at meanwhile.
+            is_enough = sum(victim.torn for victim in victims) > throws / 10
+            if turn >= throws and (is_enough or time.monotonic() > end):
+                break
         for thread in (*victims, bystander):
             thread.stopped = True
         for thread in (*victims, bystander):

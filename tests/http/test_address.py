@@ -178,7 +178,7 @@ def test_all_addresses_of_one_64_are_one_client() -> None:
     network = int(ipaddress.IPv6Address("2001:db8:1:2::"))
     of = random.Random(1)
     keys = set()
-    for number in range(2**16):
+    for number in range(0, 2**16, 16):
         host = of.choice((number, number << 48, of.getrandbits(64)))
         client = NOBODY.of(str(ipaddress.IPv6Address(network + host)))
         assert client is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -41,21 +42,31 @@ def tops(keys: st.SearchStrategy[str], numbers: st.SearchStrategy[int]) -> st.Se
     return st.dictionaries(keys, numbers, max_size=5).map(ranked)
 
 
+# Made once, and not anew for every example: that takes longer than to draw from them.
+KEYS = st.sampled_from("abcdefghij") | st.text(st.characters(codec="utf-8"), max_size=5)
+TOPS = tops(KEYS, COUNTS)
+NEAREST = tops(KEYS, PERCENTS)
+CUTOFFS = st.just(HASHES) | st.integers(1, 40)
+
+
+@cache
+def peaks_below(cutoff: int) -> st.SearchStrategy[dict[int, int]]:
+    return st.dictionaries(st.integers(0, min(50, cutoff - 1)), PERCENTS, max_size=8)
+
+
 @st.composite
 def rule_slices(draw: st.DrawFn) -> RuleSlice:
-    keys = st.sampled_from("abcdefghij") | st.text(st.characters(codec="utf-8"), max_size=5)
-    cutoff = draw(st.just(HASHES) | st.integers(1, 40))
-    hashes = st.integers(0, min(50, cutoff - 1))
-    peaks = draw(st.dictionaries(hashes, PERCENTS, max_size=8))
+    cutoff = draw(CUTOFFS)
+    peaks = draw(peaks_below(cutoff))
     return RuleSlice(
         draw(COUNTS),
         draw(COUNTS),
         draw(COUNTS),
         draw(COUNTS),
-        top_allowed=draw(tops(keys, COUNTS)),
-        top_denied=draw(tops(keys, COUNTS)),
+        top_allowed=draw(TOPS),
+        top_denied=draw(TOPS),
         error=(draw(COUNTS), draw(COUNTS)),
-        nearest=draw(tops(keys, PERCENTS)),
+        nearest=draw(NEAREST),
         peaks=tuple(sorted(peaks.items())),
         cutoff=cutoff,
     )

@@ -78,7 +78,9 @@ def test_any_text_is_read_as_yaml_or_refused(text: str) -> None:
 
 json_like = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=10,
 )
 
@@ -101,11 +103,15 @@ rule_like = st.fixed_dictionaries(
         "key": json_like | st.sampled_from(["user", ["user", "path"]]),
         "tiers": json_like
         | st.fixed_dictionaries(
-            {"by": json_like, "limits": st.dictionaries(st.text(max_size=2), json_like)}
+            {"by": json_like, "limits": st.dictionaries(st.text(max_size=2), json_like, max_size=3)}
         ),
         "concurrency": st.fixed_dictionaries({"slots": json_like, "lease": json_like}),
-        "variants": st.lists(st.fixed_dictionaries({"percent": json_like, "limits": json_like})),
-        "overrides": st.lists(st.fixed_dictionaries({"key": json_like, "limits": json_like})),
+        "variants": st.lists(
+            st.fixed_dictionaries({"percent": json_like, "limits": json_like}), max_size=2
+        ),
+        "overrides": st.lists(
+            st.fixed_dictionaries({"key": json_like, "limits": json_like}), max_size=2
+        ),
         **dict.fromkeys(("cost", "mode", "enforce_percent", "starts", "ends", "nmae"), json_like),
     },
 )

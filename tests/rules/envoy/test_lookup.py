@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 from hypothesis import given, note
@@ -27,32 +28,39 @@ FILLING = st.sampled_from(["", "x", "y", "yz"])
 DOMAINS = st.sampled_from(["one", "two*", "\\*"])
 
 
+# Made once, and not anew for every example: that takes longer than to draw from them.
+UNITS = st.sampled_from(sorted(SECONDS))
+VALUES_OF_NODES = st.sampled_from([None, *EXACT, *PATTERNS])
+SHADOWS = st.sampled_from([False, False, True])
+
+
 @st.composite
 def limits(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.booleans()) and draw(st.booleans()):
         return {"unlimited": True}
-    return {
-        "unit": draw(st.sampled_from(sorted(SECONDS))),
-        "requests_per_unit": draw(st.integers(0, 3)),
-    }
+    return {"unit": draw(UNITS), "requests_per_unit": draw(st.integers(0, 3))}
+
+
+LIMITS = limits()
 
 
 @st.composite
 def nodes(draw: st.DrawFn, depth: int) -> dict[str, Any]:
     node: dict[str, Any] = {"key": draw(KEYS)}
-    value = draw(st.sampled_from([None, *EXACT, *PATTERNS]))
+    value = draw(VALUES_OF_NODES)
     if value is not None:
         node["value"] = value
         if "*" in value:
             node["share_threshold"] = draw(st.booleans())
     if draw(st.integers(0, 3)):
-        node["rate_limit"] = draw(limits())
-        node["shadow_mode"] = draw(st.sampled_from([False, False, True]))
+        node["rate_limit"] = draw(LIMITS)
+        node["shadow_mode"] = draw(SHADOWS)
     if depth > 1 and draw(st.booleans()):
         node["descriptors"] = draw(levels(depth - 1))
     return node
 
 
+@cache
 def levels(depth: int) -> st.SearchStrategy[list[dict[str, Any]]]:
     return st.lists(
         nodes(depth),
