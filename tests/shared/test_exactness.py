@@ -23,7 +23,7 @@ from tests.shared.load import PROCESSES, Crowd
 
 FULL = os.environ.get("LIMEN_FAULTS") == "1"
 DECISIONS = 102_400
-FEWER = DECISIONS if FULL else 25_600
+FEWER = DECISIONS if FULL else 51_200
 """Where the same code has decided so often already: another algorithm, or another way there."""
 TASKS = 32
 KEYS = ["a", "b", "c", "d"]
