@@ -37,6 +37,8 @@ from limen.connect import Address
 CONNECT_S = 1.0
 """By when a connection should be open; only to tell who opens one from who is lost."""
 _GRACE_S = 5.0
+_BIRTH_S = 0.5
+"""After which a thread that has not begun is taken for one that never will: see `limen.behind`."""
 _IDLE_S = 1.0
 _CHUNK = 16_384
 _WATCHED_S = 0.000_15
@@ -458,7 +460,7 @@ class Lane:
                 ticket.lead = None
                 self._stand(ticket)
                 self._connecting_since = time.monotonic()
-                lead.until = self._connecting_since + CONNECT_S
+                lead.until = self._connecting_since + _BIRTH_S - _GRACE_S
             behind.start(self._connect, lead)
         except BaseException:
             # No thread to be had: the interpreter ends, or the system has no more. Or this one was
@@ -471,6 +473,7 @@ class Lane:
             raise
 
     def _connect(self, lead: Lead) -> None:
+        lead.until = time.monotonic() + CONNECT_S
         try:
             lead.wire = self._open_wire()
         except BaseException as error:
