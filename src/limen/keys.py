@@ -45,7 +45,7 @@ def redis_keys(namespace: str, checks: Sequence[Check]) -> list[str]:
     first = checks[0]
     key, subject = first.key, first.subject
     if subject is None or subject == key:
-        tag = f"{namespace}:{{{escaped(key, _MAX_TEXT)}}}"
+        tag = redis_key(namespace, first).removesuffix(first.limit.identity)
         return [
             tag + check.limit.identity
             if check.key == key and check.subject == subject

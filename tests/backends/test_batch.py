@@ -306,18 +306,3 @@ class TestAcross:
         with pytest.raises(StopIteration) as done:
             steps.send(())
         assert done.value.value == fault
-
-
-def test_the_same_checks_are_packed_once_and_long_ones_are_not_kept() -> None:
-    packer = Packer("limen", clustered=False)
-    short, same = [(Check(Limit(1, 1), "a"), Check(Limit(1, 1), "b")) for _ in range(2)]
-    first = packer.checks(short, True, "")
-    assert packer.checks(short, True, "") is first
-    assert packer.checks(same, True, "") is not first
-    assert packer.checks(same, True, "") == first
-    assert packer.checks(short, False, "") != first
-    long = (Check(Limit(1, 1), "a" * 100), *[Check(Limit(1, 1), f"{n}" * 40) for n in range(60)])
-    assert packer.checks(long, True, "") is not packer.checks(long, True, "")
-    for number in range(2_000):
-        packer.checks((Check(Limit(1, 1), f"{number}"), Check(Limit(1, 1), "x")), True, "")
-    assert packer.checks(short, True, "") == first

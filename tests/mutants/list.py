@@ -8,6 +8,7 @@ from __future__ import annotations
 from tests.mutants.lua import IN_LUA
 from tests.mutants.mutant import Mutant
 from tests.mutants.python import IN_PYTHON
+from tests.mutants.service import IN_SERVICE
 from tests.mutants.store import IN_STORE
 
-MUTANTS: tuple[Mutant, ...] = (*IN_LUA, *IN_PYTHON, *IN_STORE)
+MUTANTS: tuple[Mutant, ...] = (*IN_LUA, *IN_PYTHON, *IN_STORE, *IN_SERVICE)

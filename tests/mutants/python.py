@@ -255,8 +255,8 @@ IN_PYTHON: tuple[Mutant, ...] = (
         - max(refusing, key=_wait)
         + min(refusing, key=_wait)
         furthest-binds
-        - part.remaining * whole < nearest.remaining
-        + part.remaining * whole > nearest.remaining
+        - is_nearer = its_left * whole < left *
+        + is_nearer = its_left * whole > left *
         shadow-refuses
         - refusing = [part for part in enforced if not part.allowed]
         + refusing = [part for part in parts if not part.allowed]

@@ -111,6 +111,10 @@ def test_names_are_no_part_of_a_format() -> None:
         [{"name": "block", "mode": "block"}],
         [{"name": "free", "key": ["user"], "tiers": FREE}],
         [rule(1, "5/minute"), {"name": "free", "key": ["user"], "tiers": FREE}],
+        [
+            {"name": "two", "key": ["user"], "limits": ["5/minute", "9/hour"]},
+            {"name": "free", "key": ["user"], "tiers": FREE},
+        ],
         [rule(1, "5/minute"), rule(2, "5/hour", concurrency={"slots": 2, "lease": "60s"})],
     ],
 )

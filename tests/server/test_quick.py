@@ -285,8 +285,10 @@ def test_what_comes_in_pieces_or_together_is_answered_all_the_same(site: Site) -
         client.writer.write(whole + whole[:70])
         assert (await client.response()).body["remaining"] == 991
         assert (await client.ask(whole[70:])).body["remaining"] == 990
+        # JSON may end with an empty line, and so may a request begin.
+        assert (await client.ask(whole + b"\r\n")).body["remaining"] == 989
         assert site.taken == 0
-        assert (await client.ask(whole)).body["remaining"] == 989
+        assert (await client.ask(whole)).body["remaining"] == 988
         assert site.taken == 1
 
     site.tell(story)

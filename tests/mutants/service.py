@@ -1,0 +1,73 @@
+"""The short way of the service, made wrong."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant, mutants_of
+
+_QUICK = "tests/server/test_quick.py"
+
+IN_SERVICE: tuple[Mutant, ...] = (
+    *mutants_of(
+        "server/quick.py",
+        f"{_QUICK} -k 'token or usual or pieces or heads'",
+        """
+        token-not-looked-at
+        - if head.token is not None and not may_ask(self._access.known(head.token)):
+        + if False:
+        body-of-any-length
+        - if head is None or len(packet) != end + head.length:
+        + if head is None:
+        unusual-taken
+        - if any(name in _UNUSUAL for name, _ in scope["headers"]):
+        + if False:
+        length-as-a-number
+        - if lengths != [b"%d" % length] or length > self._max_body:
+        + if [int(each) for each in lengths] != [length] or length > self._max_body:
+        kept-at-once
+        - if hash(head) not in self._seen:
+        + if False:
+        strangers-kept
+        - if self._is_open if token is None else may_ask(self._access.known(token)):
+        + if True:
+        """,
+    ),
+    *mutants_of(
+        "server/protocol.py",
+        f"{_QUICK} -k 'meanwhile or order'",
+        """
+        held-lost-at-the-end
+        - is_last = not self._held and (self._has_ended or self._shared.is_draining)
+        + is_last = self._has_ended or self._shared.is_draining
+        held-overtaken
+        - elif self._is_quick or self._held:
+        + elif False:
+        """,
+    ),
+    *mutants_of(
+        "server/passed.py",
+        "tests/server/test_passed.py",
+        """
+        first-binds
+        - binding = self.of_checks[at]
+        + binding = self.of_checks[0]
+        first-delay
+        - delay_us = max([reading[4] for reading in readings])
+        + delay_us = readings[0][4]
+        uncharged-on-the-receipt
+        - if reading[5] != UNCHARGED
+        + if True
+        two-limits-of-a-rule
+        - if not is_plain or any(len(of_rule) != 1 for of_rule in faces.by_rule):
+        + if not is_plain:
+        """,
+    ),
+    *mutants_of(
+        "backends/redis/aio.py",
+        f"{_QUICK} -k nobody_along",
+        """
+        told-until-one-fails
+        - except Exception:  # of one: the others who wait for this reply are told all the same
+        + except KeyError:
+        """,
+    ),
+)
