@@ -174,7 +174,7 @@ class Receipts:
             raw = b""
         mac, payload = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
         # One text for each: base64 leaves bits at the end that mean nothing.
-        if _text(raw) == text.encode():
+        if _text(raw).decode() == text:
             if hmac.compare_digest(mac, self._mac(kind, payload)):
                 return payload
             if hmac.compare_digest(mac, self._mac(kind.upper(), payload)):
