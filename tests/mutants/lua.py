@@ -25,7 +25,8 @@ IN_LUA: tuple[Mutant, ...] = (
         - return rem > 0 and whole + 1 or whole
         + return whole
         asking-writes
-        - if asking then return end
+        - if asking then
+        + if false then
         by tests/backends/test_script.py -k 'valkey and several_checks'
         """,
     ),
@@ -160,7 +161,8 @@ IN_LUA: tuple[Mutant, ...] = (
         - key, state.ahead, state.ahead + drop - 1)
         + key, 0, drop - 1)
         asking-writes
-        - if asking then return end
+        - if asking then
+        + if false then
         by tests/backends/test_script.py -k 'valkey and several_checks'
         """,
     ),
@@ -168,6 +170,10 @@ IN_LUA: tuple[Mutant, ...] = (
         "algorithms/packed_window.lua",
         "tests/backends/test_script.py -k 'valkey and (packed_window or ring)'",
         r"""
+        asking-writes
+        - if asking then
+        + if false then
+        by tests/backends/test_script.py -k 'valkey and several_checks'
         ring-does-not-wrap
         - local first = (state.start + index) % state.capacity
         + local first = state.start + index
@@ -272,6 +278,12 @@ IN_LUA: tuple[Mutant, ...] = (
         shortened-lease-stays-the-last
         - last_us = end_at(key, "-2") end
         + end
+        slot-beside-others-not-taken
+        - pending = {take, key, state, now_us, t_us, holder, end_us, last_us}
+        by tests/backends/test_script.py -k 'valkey and several_checks'
+        step-back-beside-others-forgotten
+        - pending = {save_step, key, state, now_us, t_us}
+        by tests/backends/test_script.py -k 'valkey and several_checks'
         """,
     ),
     *mutants_of(
@@ -298,16 +310,25 @@ IN_LUA: tuple[Mutant, ...] = (
         "tests/backends/test_script.py -k 'valkey and several_checks'",
         """
         charge-on-refusal
-        - charge and (admitted or (check.enforce and not check.allowed))
-        + charge
+        - elseif charge and not admitted and (check.allowed or not check.enforce) then
+        + elseif false then
         count-denied-alone-only
-        - charge and (admitted or (check.enforce and not check.allowed))
-        + charge and admitted
+        - elseif charge and not admitted and (check.allowed or not check.enforce) then
+        + elseif charge and not admitted then
+        shadow-charged-on-refusal
+        - (check.allowed or not check.enforce)
+        + check.allowed
+        what-is-pending-forgotten
+        - check.pending[1](unpack(check.pending, 2, 9))
+        another-s-pending
+        - load(check)
+        -   pending = nil
+        + load(check)
         shadow-has-a-say
         - enforce = limit.flags % 2 == ENFORCE,
         + enforce = true,
-        last-word-not-heard
-        - admitted = string.byte(last.reading) == 1
+        word-not-heard
+        - admitted = admitted and check.allowed
         trying-writes
         - asking = true
         fault-of-a-shadow

@@ -20,6 +20,7 @@ import pytest
 import redis
 
 from limen import AsyncLimiter, Check, Concurrency, Limit, Limiter
+from limen.backends.histogram import BATCH
 from tests import servers
 from tests.faults.proxy import proxy
 from tests.shared.load import WIDE, Tasks, Threads, Told
@@ -58,6 +59,24 @@ def test_what_waits_together_travels_together(url: str, admin: redis.Redis) -> N
     asyncio.run(ask())
     calls = admin.info("commandstats")["cmdstat_evalsha"]["calls"]
     assert calls <= 2
+
+
+def test_behind_a_lone_one_the_others_go_in_halves(url: str, admin: redis.Redis) -> None:
+    async def ask() -> tuple[int, ...]:
+        async with AsyncLimiter(url, deadline=SLOW_MACHINE_S) as limiter:
+            await limiter.check("warm", WIDE)
+            admin.client_pause(200)
+            lone = asyncio.ensure_future(limiter.check("k", WIDE))
+            await asyncio.sleep(0.05)
+            await asyncio.gather(lone, *[limiter.check("k", WIDE) for _ in range(60)])
+            [shard] = limiter.shards
+            return shard.batches.counts
+
+    counts = asyncio.run(ask())
+    # The first two were alone; of the others no packet holds more than half of all.
+    assert counts[:1] == (2,)
+    assert sum(counts) == 4
+    assert not any(counts[BATCH.index(32) + 1 :])
 
 
 def test_the_newest_who_waits_leads(url: str, valkey: servers.Server) -> None:

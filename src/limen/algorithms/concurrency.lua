@@ -47,9 +47,21 @@ end
 
 -- When the clock has stepped back, its gap is kept also where nothing else changes.
 local function save_step(key, state, now_us, t_us)
-  if t_us > now_us + state.offset_us and not asking then
-    redis.call("ZADD", key, now_us - t_us, "\0o")
+  if t_us <= now_us + state.offset_us then return end
+  if asking then
+    pending = {save_step, key, state, now_us, t_us}
+    return
   end
+  redis.call("ZADD", key, now_us - t_us, "\0o")
+end
+
+local function take(key, state, now_us, t_us, holder, end_us, last_us)
+  if asking then
+    pending = {take, key, state, now_us, t_us, holder, end_us, last_us}
+    return
+  end
+  redis.call("ZADD", key, end_us, holder)
+  save(key, state, now_us, t_us, last_us)
 end
 
 -- The end of the last lease, once the holder's own ends at `end_us`.
@@ -78,10 +90,7 @@ local function decide(key, state, limit, now_us, holder, charge)
     if not held then count = count + 1 end
     local end_us = t_us + limit.period_us
     last_us = last_with(key, state, last_us, end_us)
-    if not asking then
-      redis.call("ZADD", key, end_us, holder)
-      save(key, state, now_us, t_us, last_us)
-    end
+    take(key, state, now_us, t_us, holder, end_us, last_us)
   else
     save_step(key, state, now_us, t_us)
   end
@@ -98,9 +107,7 @@ local function renew(key, state, limit, now_us, holder)
     return 0
   end
   local end_us = t_us + limit.period_us
-  last_us = last_with(key, state, last_us, end_us)
-  redis.call("ZADD", key, end_us, holder)
-  save(key, state, now_us, t_us, last_us)
+  take(key, state, now_us, t_us, holder, end_us, last_with(key, state, last_us, end_us))
   return 1
 end
 

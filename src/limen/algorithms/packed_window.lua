@@ -130,7 +130,10 @@ local function write(key, state, limit, now_us, t_us, units, drop, oldest_us)
   elseif not oldest_us then
     oldest_us = at(key, state, limit, drop)
   end
-  if asking then return end
+  if asking then
+    pending = {write, key, state, limit, now_us, t_us, units, drop, oldest_us}
+    return
+  end
   local count, offset_us = kept + units, t_us - now_us
   local width, place = place_of(limit)
   local quantum_us = math.ceil(limit.period_us / 16)

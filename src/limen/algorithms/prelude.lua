@@ -16,8 +16,9 @@ local CALENDAR_DAY = 4
 local FROM_FIRST = 8
 local SLOTS = 16
 
--- While a request is only asked what it would do, nothing is written.
-local asking = false
+-- While the checks of a request are asked, nothing is written. What a check would write is pending:
+-- a function, and what to call it with.
+local asking, pending = false, nil
 
 -- A TTL is rounded up, with a margin because keys expire by a coarser clock.
 local function ttl_ms(left_us)

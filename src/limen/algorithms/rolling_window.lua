@@ -49,7 +49,10 @@ local function add(key, t_us, number, units)
 end
 
 local function write(key, state, limit, now_us, t_us, units, drop)
-  if asking then return end
+  if asking then
+    pending = {write, key, state, limit, now_us, t_us, units, drop}
+    return
+  end
   local anew = drop == state.count
   -- All go together, and not by rank: when the clock has stepped back they may be later than now.
   if anew and drop > 0 then redis.call("DEL", key) end

@@ -15,7 +15,10 @@ local function load(key)
 end
 
 local function keep(key, kept, left_us)
-  if asking then return end
+  if asking then
+    pending = {keep, key, kept, left_us}
+    return
+  end
   if left_us > 0 then
     redis.call("SET", key, kept, "PX", ttl_ms(left_us))
   else

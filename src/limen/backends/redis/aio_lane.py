@@ -154,12 +154,15 @@ class Lane(asyncio.Protocol):
                 self._connecting_since = self._loop.time()
                 self._connecting = self._loop.create_task(self._connect())
             return
-        # In two halves: the server works on one while this process works on the other.
-        most = MAX_REQUESTS
-        if not self._packets and len(self._waiting) >= _WORTH_TWO:
-            most = min(most, len(self._waiting) // 2)
-            self._will_flush = True
-            self._loop.call_soon(self._flush)
+        # In two halves: the server works on one while this process works on the other. What is
+        # under way counts too, or else behind a packet of one all the others would be the next.
+        most, waiting = MAX_REQUESTS, len(self._waiting)
+        together = waiting + sum([len(call.waiters) for call in self._calls])
+        if together >= _WORTH_TWO:
+            most = min(most, (together + 1) // 2)
+            if waiting > most and not self._packets:
+                self._will_flush = True
+                self._loop.call_soon(self._flush)
         batch: list[Place] = []
         while self._waiting and len(batch) < most:
             ticket = self._waiting.popleft()

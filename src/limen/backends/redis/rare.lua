@@ -27,7 +27,7 @@ local function read_checks(packed_request, op, count, first_key)
     local check = {
       key = KEYS[key], limit = limit, algorithm = limit.algorithm, state = false,
       enforce = limit.flags % 2 == ENFORCE, what = limit.flags >= SLOTS and holder or cost,
-      allowed = false, known = true, reading = false,
+      allowed = false, known = true, reading = false, pending = false,
     }
     if op == CORRECT then
       check.marker = KEYS[key + 1]
@@ -44,12 +44,15 @@ local function load(check)
 end
 
 local function ask(check, charge)
-  return check.algorithm.decide(check.key, check.state, check.limit, now_us, check.what, charge)
+  return struct.pack(READING,
+    check.algorithm.decide(check.key, check.state, check.limit, now_us, check.what, charge))
 end
 
 local function try(check, charge)
   load(check)
-  check.allowed = ask(check, charge) == 1
+  pending = nil
+  check.reading = ask(check, charge)
+  check.pending, check.allowed = pending, string.byte(check.reading) == 1
 end
 
 -- What a shadow says that has failed: as much as one that has counted nothing.
@@ -59,37 +62,33 @@ end
 
 -- Try every check without writing, then charge all of them or none. A shadow has no say, and is
 -- charged if it would have admitted alone; a refusal is charged where a limit counts refusals.
--- The last one that has a say need not be tried first: when all others admit, its word is the last.
 local function decide(packed_request, op, count, first_key)
   local checks = read_checks(packed_request, op, count, first_key)
-  local charge, admitted, last = op == DECIDE, true, nil
-  for _, check in ipairs(checks) do last = check.enforce and check or last end
+  local charge, admitted = op == DECIDE, true
   asking = true
-  for _, check in ipairs(checks) do
-    if not check.enforce then
-      check.known = pcall(try, check, charge)
-    elseif check ~= last then
+  for index = 1, count do
+    local check = checks[index]
+    if check.enforce then
       try(check, charge)
       admitted = admitted and check.allowed
-    end
-  end
-  if last and not admitted then try(last, charge) end
-  asking = false
-  if last and admitted then
-    load(last)
-    last.reading = struct.pack(READING, ask(last, charge))
-    admitted = string.byte(last.reading) == 1
-  end
-  local parts = {"\1"}
-  for index, check in ipairs(checks) do
-    if check.reading then
-      parts[index + 1] = check.reading
-    elseif check.known then
-      local again = charge and (admitted or (check.enforce and not check.allowed))
-      parts[index + 1] = struct.pack(READING, ask(check, again))
     else
-      parts[index + 1] = unknown(check.limit)
+      check.known = pcall(try, check, charge)
     end
+  end
+  asking = false
+  local parts = {"\1"}
+  for index = 1, count do
+    local check = checks[index]
+    local reading = check.reading
+    if not check.known then
+      reading = unknown(check.limit)
+    elseif charge and not admitted and (check.allowed or not check.enforce) then
+      -- Others refused: what it says of a charge does not hold.
+      reading = ask(check, false)
+    elseif check.pending then
+      check.pending[1](unpack(check.pending, 2, 9))
+    end
+    parts[index + 1] = reading
   end
   return table.concat(parts)
 end

@@ -41,8 +41,10 @@ _BIRTH_S = 0.5
 """After which a thread that has not begun is taken for one that never will: see `limen.behind`."""
 _IDLE_S = 1.0
 _CHUNK = 16_384
-_WATCHED_S = 0.000_15
+_WATCHED_S = 0.000_3
 """How soon a reply has to come, for a caller to look out for it and not to sleep."""
+_SLEPT = 32
+"""After how many times asleep a caller looks out once, to see whether replies come sooner now."""
 _CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -60,7 +62,9 @@ class Wire:
             self._poll.register(opened, select.POLLIN)
             opened.settimeout(None)
         self._usual_s = _WATCHED_S
-        """How long a reply takes, of late."""
+        """How long a reply took of late, for those who looked out: to be woken takes longer."""
+        self._slept = 0
+        """How many did not look out, since the last who did."""
         self._sent_at = 0.0
         self.used_at: float = time.monotonic()
         self.owed: int = 0
@@ -88,7 +92,9 @@ class Wire:
             data = self.socket.recv(_CHUNK)
             if not data:
                 raise ConnectionError("the server closed the connection")
-            self._usual_s += (time.perf_counter() - self._sent_at - self._usual_s) / 8
+            if not self._slept:
+                took_s = min(time.perf_counter() - self._sent_at, 2 * _WATCHED_S)
+                self._usual_s += (took_s - self._usual_s) / 8
             self._reader.feed(data)
         self.owed -= 1
         return reply
@@ -99,9 +105,13 @@ class Wire:
         Where a server is that near, to be woken takes as long as the reply itself. Other threads
         run meanwhile: each look lets go of the interpreter.
         """
-        if self._usual_s > _WATCHED_S or _CPUS == 1:
+        if _CPUS == 1:
             return False
-        end = self._sent_at + 2 * self._usual_s
+        if self._usual_s > _WATCHED_S:
+            self._slept = (self._slept + 1) % _SLEPT
+            if self._slept:
+                return False
+        end = self._sent_at + 2 * _WATCHED_S
         while not self._poll.poll(0):
             if time.perf_counter() > end:
                 return False

@@ -1,0 +1,59 @@
+"""A caller's own connection: when to look out for a reply, and when to sleep."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from typing import Any
+
+import pytest
+
+from limen.backends.redis import sync_lane
+from limen.backends.redis.sync_lane import Wire
+
+
+class Sluggish:
+    """Polls a socket. Who looks out sees what is there; who sleeps is woken late."""
+
+    def __init__(self, watched: socket.socket) -> None:
+        self._poll = select.poll()
+        self._poll.register(watched, select.POLLIN)
+        self.slept = 0
+
+    def poll(self, milliseconds: float) -> Any:
+        if milliseconds:
+            self.slept += 1
+            time.sleep(2 * sync_lane._WATCHED_S)
+        return self._poll.poll(milliseconds)
+
+
+def ask(wire: Wire, server: socket.socket, times: int, *, after_s: float = 0.0) -> None:
+    """Ask some times, and be answered after a while."""
+    for _ in range(times):
+        wire.send(b"a question", time.monotonic() + 1)
+        if after_s:
+            wire._sent_at -= after_s  # as if so much time had passed
+        assert server.recv(100) == b"a question"
+        server.sendall(b"+an answer\r\n")
+        assert wire.receive(time.monotonic() + 1) == b"an answer"
+
+
+def test_who_slept_looks_out_again_when_replies_come_sooner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sync_lane, "_CPUS", 2)
+    monkeypatch.setattr(sync_lane, "_WATCHED_S", 0.002)  # a busy machine is slow, too
+    ours, server = socket.socketpair()
+    with ours, server:
+        wire = Wire(ours)
+        wire._poll = sluggish = Sluggish(ours)
+        # One reply that took an hour is no worse than one that took too long.
+        ask(wire, server, 1, after_s=3_600)
+        ask(wire, server, 20, after_s=0.05)
+        was_asleep = sluggish.slept
+        assert was_asleep
+        ask(wire, server, 8 * sync_lane._SLEPT)
+        sluggish.slept = 0
+        ask(wire, server, 20)
+        assert not sluggish.slept
