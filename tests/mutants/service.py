@@ -41,6 +41,14 @@ IN_SERVICE: tuple[Mutant, ...] = (
         held-overtaken
         - elif self._is_quick or self._held:
         + elif False:
+        sent-until-one-fails
+        - except Exception:  # of one: the others are sent theirs all the same
+        + except KeyError:
+        by tests/server/test_quick.py -k nobody_along
+        sent-once
+        - unsent, self._unsent = self._unsent, []
+        + unsent = self._unsent
+        by tests/server/test_quick.py -k nobody_along
         """,
     ),
     *mutants_of(
@@ -48,17 +56,28 @@ IN_SERVICE: tuple[Mutant, ...] = (
         "tests/server/test_passed.py",
         """
         first-binds
-        - binding = self.of_checks[at]
-        + binding = self.of_checks[0]
+        - self.faces.each[at].begin,
+        + self.faces.each[0].begin,
         first-delay
         - delay_us = max([reading[4] for reading in readings])
         + delay_us = readings[0][4]
         uncharged-on-the-receipt
-        - if reading[5] != UNCHARGED
-        + if True
+        - and all(check.cost for check in found.checks)
+        key-is-a-format
+        - _json(check.key).replace(b"%", b"%%"), check.cost)
+        + _json(check.key), check.cost)
         two-limits-of-a-rule
         - if not is_plain or any(len(of_rule) != 1 for of_rule in faces.by_rule):
         + if not is_plain:
+        """,
+    ),
+    *mutants_of(
+        "server/receipts.py",
+        "tests/server/test_passed.py",
+        """
+        charge-is-a-format
+        - [_msgpack(field).replace(b"%", b"%%") for field in (*before, attribute, is_asked)]
+        + [_msgpack(field) for field in (*before, attribute, is_asked)]
         """,
     ),
     *mutants_of(

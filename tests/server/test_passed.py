@@ -15,7 +15,7 @@ from limen import AsyncLimiter, wire
 from limen.engine import Asked
 from limen.engine.asked import ask
 from limen.limiter.plan import combine
-from limen.model import UNCHARGED, Reading
+from limen.model import Reading
 from limen.rules import parse
 from limen.server import answers
 from limen.server.faces import faces_of
@@ -40,7 +40,7 @@ readings = st.tuples(
     st.just(0),
     microseconds,
     microseconds,
-    st.just(UNCHARGED) | microseconds,
+    microseconds,
 )
 
 
@@ -61,7 +61,7 @@ def prepared(asked: Asked) -> Passed | None:
 @given(
     limits=st.lists(st.sampled_from(LIMITS), min_size=1, max_size=4),
     user=st.text(min_size=1, max_size=20),
-    cost=st.integers(0, 10**9),
+    cost=st.integers(1, 10**9),
     said=st.lists(readings, min_size=4, max_size=4),
     number=st.integers(0, 2**63),
 )
@@ -78,10 +78,10 @@ def test_the_short_form_says_what_the_long_one_says(
     message, standings = answers.of_verdict(verdict, faces, "some-id", RECEIPTS)
     receipt = passed.receipt(told, number, RECEIPTS)
     body = passed.body(told, "some-id", receipt)
-    if message.receipt is not None:
-        bill = RECEIPTS.bill(msgspec.json.decode(receipt))
-        assert bill == RECEIPTS.bill(message.receipt)
-        message = structs.replace(message, receipt=msgspec.json.decode(receipt))
+    assert message.receipt is not None
+    bill = RECEIPTS.bill(msgspec.json.decode(receipt))
+    assert bill == RECEIPTS.bill(message.receipt)
+    message = structs.replace(message, receipt=msgspec.json.decode(receipt))
     assert msgspec.json.decode(body, type=wire.Verdict) == message
     # Each field as often, and in the same order.
     assert list(msgspec.json.decode(body)) == list(msgspec.to_builtins(message))
@@ -94,11 +94,17 @@ def test_the_short_form_says_what_the_long_one_says(
 
 def test_names_are_no_part_of_a_format() -> None:
     tiers = {"by": "plan", "limits": {"100%d": "7/minute"}, "default": "9/minute"}
-    passed = prepared(asked_of({"name": "one", "key": ["user"], "tiers": tiers}, plan="100%d"))
+    rules = {"name": "one", "key": ["user"], "tiers": tiers}
+    passed = prepared(asked_of(rules, plan="100%d", user="50%% of %d"))
     assert passed is not None
-    said = msgspec.json.decode(passed.body([(True, 6, 0, 60, 0, 1)], "%s", b'"%d"'))
+    reading = (True, 6, 0, 60, 0, 1)
+    said = msgspec.json.decode(passed.body([reading], "%s", b'"%d"'))
     assert (said["id"], said["receipt"]) == ("%s", "%d")
-    assert said["parts"][0]["tier"] == "100%d"
+    [part] = said["parts"]
+    assert (part["tier"], part["key"]) == ("100%d", "user=50%25%25 of %25d")
+    bill = RECEIPTS.bill(msgspec.json.decode(passed.receipt([reading], 7, RECEIPTS)))
+    assert bill is not None
+    assert [charge.check.key for charge in bill.charges] == [part["key"]]
 
 
 @pytest.mark.parametrize(
@@ -120,3 +126,8 @@ def test_names_are_no_part_of_a_format() -> None:
 )
 def test_what_takes_a_closer_look_is_not_prepared(rules: list[dict[str, Any]]) -> None:
     assert prepared(asked_of(*rules)) is None
+
+
+def test_what_charges_nothing_is_not_prepared() -> None:
+    assert prepared(asked_of(rule(1, "5/minute"), cost=0)) is None
+    assert prepared(asked_of(rule(1, "5/minute"), cost=1)) is not None

@@ -6,7 +6,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -32,7 +32,7 @@ RULES = """
 rules:
   - {name: one, match: {path: /a}, key: [user], limits: 4/hour}
   - {name: wide, match: {path: /w}, key: [user], limits: 1000/hour}
-  - {name: both, match: {path: /w}, key: [path], limits: 5000/day token_bucket}
+  - {name: both, match: {path: /w}, key: [path], limits: 5000000/day token_bucket}
   - {name: two, match: {path: /two}, key: [user], limits: [4/hour, 9/day]}
 """
 
@@ -495,31 +495,39 @@ def test_a_mistake_before_that_is_told_too(
     site.tell(story)
 
 
+@pytest.mark.parametrize(
+    ("step", "logged"),
+    [("_tell", "a mistake of who was told a decision"), ("send", "an answer could not be sent")],
+)
 def test_a_connection_that_fails_takes_nobody_along(
-    shared: Site, valkey: Server, caplog: pytest.LogCaptureFixture
+    step: str, logged: str, shared: Site, valkey: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is told fails for the first of a batch: the others share its call of the store."""
-    true_tell, failing = Connection._tell, [True]
+    """A step fails for the first of a batch: the others share its call of the store."""
+    true_step, failing = getattr(Connection, step), [True]
 
-    def tell(connection: Connection, *said: Any) -> None:
+    def take(connection: Connection, *said: Any) -> None:
         if failing:
             failing.pop()
             raise ZeroDivisionError
-        true_tell(connection, *said)
+        true_step(connection, *said)
 
     async def story(connect: Any) -> None:
         clients = [await connect() for _ in range(5)]
         await clients[0].meet(packet(path="/w"))
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(Connection, "_tell", tell)
+            patched.setattr(Connection, step, take)
             for client in clients:
                 client.writer.write(packet(path="/w"))
             said = await asyncio.gather(*[client.response() for client in clients[1:]])
         assert [each.body["source"] for each in said] == ["store"] * 4
         assert shared.taken == 5
+        if step == "send":
+            # Of the first nobody knows any more what it was sent.
+            with suppress(ConnectionError):
+                assert await clients[0].reader.read() == b""
 
     shared.tell(story)
-    assert "a mistake of who was told a decision" in caplog.text
+    assert logged in caplog.text
 
 
 def test_heads_that_change_each_time_and_heads_of_strangers_are_not_kept(site: Site) -> None:

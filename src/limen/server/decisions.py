@@ -118,7 +118,7 @@ class Decisions:
     ) -> tuple[bytes, bytes]:
         """Return the value of `RateLimit`, and the message, for who was let pass."""
         self._watch.see_passed(
-            passed.prepared.checks, readings, passed.rules, passed.version, "check", id_
+            passed.prepared.checks, readings, passed.faces.rules, passed.version, "check", id_
         )
         receipt = passed.receipt(readings, next(self._ids), self._receipts)
         return passed.standing(readings), passed.body(readings, id_, receipt)

@@ -20,7 +20,8 @@ from limen.rules.ruleset import RuleSet
 _MOST_KNOWN = 10_000
 _PART = (
     b'{"rule":%b,"name":%b,"limit":%b,"key":%%b,"mode":%b,"allowed":true,"cost":%%d,'
-    b'"remaining":%%d,"retry_after":0.0,"reset_after":%%a,"tier":%b,"variant":%b,"reason":null}'
+    b'"remaining":%%%%d,"retry_after":0.0,"reset_after":%%%%a,"tier":%b,"variant":%b,'
+    b'"reason":null}'
 )
 _json = msgspec.json.Encoder().encode
 
@@ -47,7 +48,8 @@ class Face(Struct, frozen=True, gc=False):
     begin: bytes
     """How an answer begins that lets pass, when this limit binds."""
     part: bytes
-    """Its part of such an answer, for `%` with key, cost, what remains, and seconds to reset."""
+    """Its part of such an answer, for `%` with key and cost; and that for `%` with what remains,
+    and seconds to reset."""
 
 
 class Faces(Struct, frozen=True, gc=False):
@@ -63,6 +65,12 @@ class Faces(Struct, frozen=True, gc=False):
     """What headers say of each limit, rule after rule; None for a shadow."""
     lines: bytes
     """The headers that tell where a client stands as they are sent, for `%` with `RateLimit`."""
+    each: tuple[Face, ...]
+    """All limits, rule after rule."""
+    limits: tuple[Limit | Concurrency, ...]
+    """The same, as they are checked."""
+    rules: tuple[str, ...]
+    """The rule of each limit."""
 
 
 class Gallery:
@@ -100,10 +108,19 @@ def faces_of(applied: Sequence[Applied]) -> Faces:
             for of in applied
         ]
     )
-    said = tuple([face.policy for of_rule in by_rule for face in of_rule])
+    each = tuple([face for of_rule in by_rule for face in of_rule])
     terms = ", ".join([policy.terms for policy in found]).encode()
     lines = b"ratelimit-policy: %b\r\nratelimit: %%b\r\n" % terms.replace(b"%", b"%%")
-    return Faces(by_rule, terms, len(found), said, lines)
+    return Faces(
+        by_rule,
+        terms,
+        len(found),
+        tuple([face.policy for face in each]),
+        lines,
+        each,
+        tuple([limit for of in applied for limit in limits_of(of)]),
+        tuple([face.rule for face in each]),
+    )
 
 
 def limits_of(applied: Applied) -> Sequence[Limit | Concurrency]:
@@ -133,5 +150,5 @@ def _face(
         applied.cost_by is None,
         next(policies) if applied.enforce else None,
         b'{"allowed":true,"rule":%b,"limit":%b' % (_json(rule.name), _json(text)),
-        _PART % tuple([_json(each).replace(b"%", b"%%") for each in said]),
+        _PART % tuple([_json(each).replace(b"%", b"%%%%") for each in said]),
     )

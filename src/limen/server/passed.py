@@ -15,9 +15,9 @@ from limen.engine import Asked
 from limen.http import MAX_POLICIES
 from limen.limiter import Prepared
 from limen.limiter.plan import nearest
-from limen.model import UNCHARGED, Check, Reading
+from limen.model import Check, Reading
 from limen.server.faces import Face, Faces
-from limen.server.receipts import Receipts, WrittenCharge, written_charge
+from limen.server.receipts import Charged, Receipts, written_charges
 
 _json = msgspec.json.Encoder().encode
 _WHOLE = (
@@ -33,38 +33,29 @@ class Passed(Struct, frozen=True, gc=False):
     prepared: Prepared
     """Its checks."""
     faces: Faces
-    of_checks: tuple[Face, ...]
-    """The same, of each check."""
-    rules: tuple[str, ...]
-    """The rule of each check."""
-    keys: tuple[bytes, ...]
-    """The key of each check, in JSON."""
-    charges: tuple[WrittenCharge, ...]
-    """What a receipt says of each check."""
+    parts: bytes
+    """What is said of all checks, for `%` with what remains and seconds to reset of each."""
+    charges: bytes
+    """What a receipt says of all checks, for `%` with the stamp of each."""
     version: str
     """The rules that decide."""
 
     def body(self, readings: Sequence[Reading], id_: str, receipt: bytes) -> bytes:
         """Return the message."""
-        binding, checks = self.of_checks[0], self.prepared.checks
+        at = 0
         _, remaining, _, reset_us, delay_us, _ = readings[0]
         if len(readings) == 1:
-            parts = binding.part % (self.keys[0], checks[0].cost, remaining, reset_us / 1e6)
+            parts = self.parts % (remaining, reset_us / 1e6)
         else:
-            limits = [check.limit for check in checks]
-            at = nearest(limits, [reading[1] for reading in readings])
-            binding = self.of_checks[at]
+            at = nearest(self.faces.limits, [reading[1] for reading in readings])
             _, remaining, _, reset_us, _, _ = readings[at]
             delay_us = max([reading[4] for reading in readings])
-            each = zip(self.of_checks, self.keys, checks, readings, strict=True)
-            parts = b",".join(
-                [
-                    face.part % (key, check.cost, reading[1], reading[3] / 1e6)
-                    for face, key, check, reading in each
-                ]
-            )
+            numbers: list[float] = []
+            for reading in readings:
+                numbers += reading[1], reading[3] / 1e6
+            parts = self.parts % tuple(numbers)
         return _WHOLE % (
-            binding.begin,
+            self.faces.each[at].begin,
             remaining,
             reset_us / 1e6,
             delay_us / 1e6,
@@ -75,17 +66,9 @@ class Passed(Struct, frozen=True, gc=False):
         )
 
     def receipt(self, readings: Sequence[Reading], id_: int, receipts: Receipts) -> bytes:
-        """Return what can be refunded, in JSON; null when nothing was charged."""
-        if len(readings) == 1:
-            stamp_us, [charge] = readings[0][5], self.charges
-            charged = [] if stamp_us == UNCHARGED else [charge.at(stamp_us)]
-        else:
-            charged = [
-                charge.at(reading[5])
-                for charge, reading in zip(self.charges, readings, strict=True)
-                if reading[5] != UNCHARGED
-            ]
-        return b'"%b"' % receipts.written(id_, charged) if charged else b"null"
+        """Return what can be refunded, in JSON."""
+        stamps = tuple([reading[5].to_bytes(8) for reading in readings])
+        return b'"%b"' % receipts.written(id_, self.charges % stamps)
 
     def standing(self, readings: Sequence[Reading]) -> bytes:
         """Return the value of `RateLimit`."""
@@ -106,28 +89,32 @@ def passed_of(
         and faces.told == len(found.checks) == len(found.applied)
         and not found.exempt
         and not found.not_applicable
+        and all(check.cost for check in found.checks)  # else nothing is charged
     )
     if not is_plain or any(len(of_rule) != 1 for of_rule in faces.by_rule):
         return None
-    of_checks = tuple([face for [face] in faces.by_rule])
+    pairs = list(zip(faces.each, found.checks, strict=True))
     return Passed(
         prepare(tuple(found.checks)),
         faces,
-        of_checks,
-        tuple([face.rule for face in of_checks]),
-        tuple([_json(check.key) for check in found.checks]),
-        tuple([_charge(*each) for each in zip(of_checks, found.checks, strict=True)]),
+        b",".join([_part(*pair) for pair in pairs]),
+        written_charges([_charged(*pair) for pair in pairs]),
         asked.rules.version,
     )
 
 
-def _charge(face: Face, check: Check) -> WrittenCharge:
-    return written_charge(
+def _part(face: Face, check: Check) -> bytes:
+    return face.part % (_json(check.key).replace(b"%", b"%%"), check.cost)
+
+
+def _charged(face: Face, check: Check) -> Charged:
+    return (
         face.limit,
         face.counts_as,
         check.key,
         check.cost,
         check.subject,
+        0,
         face.attribute,
         face.is_asked,
     )

@@ -145,7 +145,7 @@ class Questions:
 
 def _size(letters: int, checks: int) -> int:
     """Return how many bytes it takes to remember a question. Each check says its key again."""
-    return 1_600 + 500 * checks + letters * (3 + 4 * checks)
+    return 1_700 + 350 * checks + letters * (4 + 3 * checks)
 
 
 def own_checks(key: str, limits: str | list[str], cost: int) -> list[Check]:

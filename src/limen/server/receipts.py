@@ -11,6 +11,7 @@ import binascii
 import hashlib
 import hmac
 import zlib
+from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
@@ -25,8 +26,8 @@ _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _RECEIPT, _SLOT = b"r", b"s"
 _LONG = 4_096
 # In msgpack: an array of three, a text of sixteen letters, an empty one, and an array.
-_BEGIN = b"\x93\xb0%016x\xa0%b%b"
-_STAMP = b"\xcf"
+_BEGIN = b"\x93\xb0%016x\xa0%b"
+_STAMP = b"\xcf%b"
 _msgpack = msgspec.msgpack.Encoder().encode
 
 
@@ -65,17 +66,6 @@ class _Slot(Struct, frozen=True, array_like=True, gc=False):
     places: list[_Place]
 
 
-class WrittenCharge(Struct, frozen=True, gc=False):
-    """A charge as it is written into a receipt: what stands before its stamp, and after it."""
-
-    before: bytes
-    after: bytes
-
-    def at(self, stamp_us: int) -> bytes:
-        """Return the whole of it."""
-        return self.before + stamp_us.to_bytes(8) + self.after
-
-
 class Held(Struct, frozen=True):
     """A slot that was handed out before."""
 
@@ -110,9 +100,9 @@ class Receipts:
         payload = self._write((f"{id_:016x}", counted_by, charges))
         return self._sealed(_RECEIPT, payload).decode()
 
-    def written(self, id_: int, charges: list[bytes]) -> bytes:
+    def written(self, id_: int, charges: bytes) -> bytes:
         """Return the same of what the store charged, from charges that are written already."""
-        payload = _BEGIN % (id_, _array(len(charges)), b"".join(charges))
+        payload = _BEGIN % (id_, charges)
         if len(payload) > _LONG:
             return self._sealed(_RECEIPT, payload)
         # The same, for what is written for nearly every request.
@@ -191,18 +181,13 @@ class Receipts:
         return mac.digest()
 
 
-def written_charge(
-    limit: str,
-    name: str | None,
-    key: str,
-    cost: int,
-    subject: str | None,
-    attribute: str | None,
-    is_asked: bool,
-) -> WrittenCharge:
-    """Write a charge, but for its stamp."""
-    fields = [_msgpack(each) for each in (limit, name, key, cost, subject, attribute, is_asked)]
-    return WrittenCharge(_array(8) + b"".join(fields[:5]) + _STAMP, b"".join(fields[5:]))
+def written_charges(charges: Sequence[Charged]) -> bytes:
+    """Write charges for `Receipts.written`, but for the stamps: for `%` with eight bytes each."""
+    written = [_array(len(charges))]
+    for *before, _, attribute, is_asked in charges:
+        fields = [_msgpack(field).replace(b"%", b"%%") for field in (*before, attribute, is_asked)]
+        written += [_array(8), *fields[:5], _STAMP, *fields[5:]]
+    return b"".join(written)
 
 
 def _array(length: int) -> bytes:
