@@ -48,7 +48,6 @@ IN_SERVICE: tuple[Mutant, ...] = (
         sent-once
         - unsent, self._unsent = self._unsent, []
         + unsent = self._unsent
-        by tests/server/test_quick.py -k nobody_along
         """,
     ),
     *mutants_of(
