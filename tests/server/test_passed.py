@@ -77,7 +77,7 @@ def test_the_short_form_says_what_the_long_one_says(
     verdict = asked.verdict(combine(asked.checks, told, number))
     message, standings = answers.of_verdict(verdict, faces, "some-id", RECEIPTS)
     receipt = passed.receipt(told, number, RECEIPTS)
-    body = passed.body(told, "some-id", receipt)
+    standing, body = passed.told(told, "some-id", receipt)
     assert message.receipt is not None
     bill = RECEIPTS.bill(msgspec.json.decode(receipt))
     assert bill == RECEIPTS.bill(message.receipt)
@@ -86,10 +86,7 @@ def test_the_short_form_says_what_the_long_one_says(
     # Each field as often, and in the same order.
     assert list(msgspec.json.decode(body)) == list(msgspec.to_builtins(message))
     usual = answers.headers_of(verdict, faces, standings, answers.QUICK_STYLES, 0.0)
-    assert usual == [
-        (b"ratelimit-policy", passed.faces.policy),
-        (b"ratelimit", passed.standing(told)),
-    ]
+    assert usual == [(b"ratelimit-policy", passed.faces.policy), (b"ratelimit", standing)]
 
 
 def test_names_are_no_part_of_a_format() -> None:
@@ -98,7 +95,7 @@ def test_names_are_no_part_of_a_format() -> None:
     passed = prepared(asked_of(rules, plan="100%d", user="50%% of %d"))
     assert passed is not None
     reading = (True, 6, 0, 60, 0, 1)
-    said = msgspec.json.decode(passed.body([reading], "%s", b'"%d"'))
+    said = msgspec.json.decode(passed.told([reading], "%s", b'"%d"')[1])
     assert (said["id"], said["receipt"]) == ("%s", "%d")
     [part] = said["parts"]
     assert (part["tier"], part["key"]) == ("100%d", "user=50%25%25 of %25d")

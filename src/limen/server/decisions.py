@@ -121,7 +121,7 @@ class Decisions:
             passed.prepared.checks, readings, passed.faces.rules, passed.version, "check", id_
         )
         receipt = passed.receipt(readings, next(self._ids), self._receipts)
-        return passed.standing(readings), passed.body(readings, id_, receipt)
+        return passed.told(readings, id_, receipt)
 
     def _reply(self, asking: Asking, decision: Decision | None, id_: str) -> Reply:
         said = asking.said(decision)

@@ -65,6 +65,11 @@ class Faces(Struct, frozen=True, gc=False):
     """What headers say of each limit, rule after rule; None for a shadow."""
     lines: bytes
     """The headers that tell where a client stands as they are sent, for `%` with `RateLimit`."""
+    standing: bytes
+    """The value of `RateLimit`, for `%` with what remains and whole seconds to reset of each limit.
+    Empty where there are slots, which know no time."""
+    most: tuple[int, ...]
+    """What can be left of each limit that headers tell of."""
     each: tuple[Face, ...]
     """All limits, rule after rule."""
     limits: tuple[Limit | Concurrency, ...]
@@ -109,6 +114,9 @@ def faces_of(applied: Sequence[Applied]) -> Faces:
         ]
     )
     each = tuple([face for of_rule in by_rule for face in of_rule])
+    standing = ", ".join([f"{policy.name.replace('%', '%%')};r=%d;t=%d" for policy in found])
+    if not all(policy.is_timed for policy in found):
+        standing = ""
     terms = ", ".join([policy.terms for policy in found]).encode()
     lines = b"ratelimit-policy: %b\r\nratelimit: %%b\r\n" % terms.replace(b"%", b"%%")
     return Faces(
@@ -117,6 +125,8 @@ def faces_of(applied: Sequence[Applied]) -> Faces:
         len(found),
         tuple([face.policy for face in each]),
         lines,
+        standing.encode(),
+        tuple([policy.most for policy in found]),
         each,
         tuple([limit for of in applied for limit in limits_of(of)]),
         tuple([face.rule for face in each]),

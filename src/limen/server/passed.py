@@ -40,38 +40,40 @@ class Passed(Struct, frozen=True, gc=False):
     version: str
     """The rules that decide."""
 
-    def body(self, readings: Sequence[Reading], id_: str, receipt: bytes) -> bytes:
-        """Return the message."""
-        at = 0
-        _, remaining, _, reset_us, delay_us, _ = readings[0]
-        if len(readings) == 1:
-            parts = self.parts % (remaining, reset_us / 1e6)
-        else:
-            at = nearest(self.faces.limits, [reading[1] for reading in readings])
-            _, remaining, _, reset_us, _, _ = readings[at]
+    def told(self, readings: Sequence[Reading], id_: str, receipt: bytes) -> tuple[bytes, bytes]:
+        """Return the value of `RateLimit`, and the message."""
+        faces, at = self.faces, 0
+        delay_us, is_usual = readings[0][4], bool(faces.standing)
+        standings: list[int] = []
+        parts: list[float] = []
+        for reading, most in zip(readings, faces.most, strict=True):
+            _, remaining, _, reset_us, _, _ = reading
+            if reset_us <= 0 or remaining > most:
+                is_usual = False
+            standings += remaining, -(-reset_us // 1_000_000)
+            parts += remaining, reset_us / 1e6
+        if len(readings) > 1:
+            at = nearest(faces.limits, standings[::2])
             delay_us = max([reading[4] for reading in readings])
-            numbers: list[float] = []
-            for reading in readings:
-                numbers += reading[1], reading[3] / 1e6
-            parts = self.parts % tuple(numbers)
-        return _WHOLE % (
-            self.faces.each[at].begin,
-            remaining,
-            reset_us / 1e6,
+        body = _WHOLE % (
+            faces.each[at].begin,
+            parts[2 * at],
+            parts[2 * at + 1],
             delay_us / 1e6,
             _json(self.version),
             _json(id_),
             receipt,
-            parts,
+            self.parts % tuple(parts),
         )
+        return faces.standing % tuple(standings) if is_usual else self._standing(readings), body
 
     def receipt(self, readings: Sequence[Reading], id_: int, receipts: Receipts) -> bytes:
         """Return what can be refunded, in JSON."""
         stamps = tuple([reading[5].to_bytes(8) for reading in readings])
         return b'"%b"' % receipts.written(id_, self.charges % stamps)
 
-    def standing(self, readings: Sequence[Reading]) -> bytes:
-        """Return the value of `RateLimit`."""
+    def _standing(self, readings: Sequence[Reading]) -> bytes:
+        """Return the value of `RateLimit` where a quota is untouched, or more is left than fits."""
         standings: list[str] = []
         for policy, reading in zip(self.faces.policies, readings, strict=True):
             assert policy is not None  # all are enforced

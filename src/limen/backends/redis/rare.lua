@@ -24,10 +24,11 @@ local function read_checks(packed_request, op, count, first_key)
     local place, key = FIRST_CHECK + (index - 1) * size, first_key + (index - 1) * keys
     local packed_limit, cost = struct.unpack(">c35I4", packed_request, place)
     local limit = limit_of(packed_limit)
+    -- Eight fields: with one more, the table would be twice as large.
     local check = {
-      key = KEYS[key], limit = limit, algorithm = limit.algorithm, state = false,
-      enforce = limit.flags % 2 == ENFORCE, what = limit.flags >= SLOTS and holder or cost,
-      allowed = false, known = true, reading = false, pending = false,
+      key = KEYS[key], limit = limit, enforce = limit.flags % 2 == ENFORCE,
+      what = limit.flags >= SLOTS and holder or cost,
+      state = false, reading = false, allowed = false, pending = false,
     }
     if op == CORRECT then
       check.marker = KEYS[key + 1]
@@ -40,19 +41,20 @@ local function read_checks(packed_request, op, count, first_key)
 end
 
 local function load(check)
-  check.state = check.algorithm.load(check.key, check.what)
+  check.state = check.limit.algorithm.load(check.key, check.what)
 end
 
 local function ask(check, charge)
+  local limit = check.limit
   return struct.pack(READING,
-    check.algorithm.decide(check.key, check.state, check.limit, now_us, check.what, charge))
+    limit.algorithm.decide(check.key, check.state, limit, now_us, check.what, charge))
 end
 
 local function try(check, charge)
   load(check)
   pending = nil
-  check.reading = ask(check, charge)
-  check.pending, check.allowed = pending, string.byte(check.reading) == 1
+  local reading = ask(check, charge)
+  check.reading, check.allowed, check.pending = reading, string.byte(reading) == 1, pending
 end
 
 -- What a shadow says that has failed: as much as one that has counted nothing.
@@ -72,7 +74,7 @@ local function decide(packed_request, op, count, first_key)
       try(check, charge)
       admitted = admitted and check.allowed
     else
-      check.known = pcall(try, check, charge)
+      pcall(try, check, charge)
     end
   end
   asking = false
@@ -80,7 +82,7 @@ local function decide(packed_request, op, count, first_key)
   for index = 1, count do
     local check = checks[index]
     local reading = check.reading
-    if not check.known then
+    if not reading then
       reading = unknown(check.limit)
     elseif charge and not admitted and (check.allowed or not check.enforce) then
       -- Others refused: what it says of a charge does not hold.
@@ -95,7 +97,8 @@ end
 
 -- Make a charge what it should have been, once: the marker lives as long as the charge may count.
 local function correct_one(check)
-  local key, state, limit, algorithm = check.key, check.state, check.limit, check.algorithm
+  local key, state, limit = check.key, check.state, check.limit
+  local algorithm = limit.algorithm
   if redis.call("EXISTS", check.marker) == 1 then return 0 end
   local corrections, changed = algorithm.corrections(), 1
   local left_us = corrections.left_us(state, limit, now_us)
@@ -120,7 +123,8 @@ end
 local function hold(packed_request, op, count, first_key)
   local check = read_checks(packed_request, op, count, first_key)[1]
   load(check)
-  local change = op == RENEW and check.algorithm.renew or check.algorithm.release
+  local algorithm = check.limit.algorithm
+  local change = op == RENEW and algorithm.renew or algorithm.release
   return struct.pack(CHANGE, 1, change(check.key, check.state, check.limit, now_us, check.what))
 end
 
