@@ -63,6 +63,12 @@ class Server:
         return f"redis://{HOST}:{self.port}"
 
     @property
+    def pid(self) -> int:
+        """Its process."""
+        found: Any = self.client.info("server")
+        return int(found["process_id"])
+
+    @property
     def name(self) -> str:
         """What it is, and which version."""
         found: Any = self.client.info("server")

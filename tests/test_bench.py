@@ -513,12 +513,13 @@ def test_every_descriptor_of_the_bench_comes_under_one_rule(count: int) -> None:
 
 def test_the_service_is_judged_by_the_rate_beside_the_constant() -> None:
     blocks = {
-        number: [service.Block(rate, 1.0, 2.0, 30.0)] * 3
+        number: [service.Block(rate, 1.0, 2.0, 30.0, 12.0)] * 3
         for number, rate in ((0, 1_000.0), (-1, 1_700.0), (1, 850.0), (3, 600.0), (10, 599.0))
     }
     told = service.service_table(blocks, [service.Block(50_000.0, 1.0, 2.0, 20.0)])
     lines = {line.split(" |")[0]: line for line in told.splitlines()}
-    assert "**0.85x** | met goal" in lines["| 1 rule that matches"]
+    assert "| 30 | 12 | **0.85x** | met goal" in lines["| 1 rule that matches"]
+    assert "a request every 1667 µs" in told
     assert "**0.60x** | met minimum" in lines["| 3 rules that match"]
     assert "MISSED" in lines["| 10 rules that match"]
     assert "one rule is **0.50x**" in told
