@@ -332,7 +332,7 @@ IN_LUA: tuple[Mutant, ...] = (
         trying-writes
         - asking = true
         fault-of-a-shadow
-        - check.known = pcall(try, check, charge)
+        - pcall(try, check, charge)
         + try(check, charge)
         by tests/backends/test_script_requests.py -k valkey
         asking-after-a-fault
@@ -355,8 +355,8 @@ IN_LUA: tuple[Mutant, ...] = (
         + local more = check.actual_cost
         by tests/backends/test_script.py -k 'valkey and token_bucket'
         renewed-is-released
-        - op == RENEW and check
-        + op ~= RENEW and check
+        - op == RENEW and algorithm.renew
+        + op ~= RENEW and algorithm.renew
         by tests/backends/test_script.py -k 'valkey and slots'
         """,
     ),

@@ -175,6 +175,35 @@ IN_STORE: tuple[Mutant, ...] = (
     ),
     *mutants_of(
         "backends/redis/aio_lane.py",
+        "tests/shared/test_lanes.py -k halves",
+        """
+        behind-one-all-the-others
+        - together = waiting + sum([len(call.waiters) for call in self._calls])
+        -         if together >= _WORTH_TWO:
+        + together = waiting
+        +         if together >= _WORTH_TWO and not self._packets:
+        a-third-packet
+        - if waiting > most and not self._packets:
+        + if waiting > most:
+        """,
+    ),
+    *mutants_of(
+        "backends/redis/sync_lane.py",
+        "tests/backends/test_wire.py",
+        """
+        asleep-for-ever
+        - self._slept = (self._slept + 1) % _SLEPT
+        + self._slept = 1
+        measured-asleep
+        - if self._looks_out:
+        + if True:
+        as-slow-as-the-slowest
+        - took_s = min(time.perf_counter() - self._sent_at, 2 * _WATCHED_S)
+        + took_s = time.perf_counter() - self._sent_at
+        """,
+    ),
+    *mutants_of(
+        "backends/redis/aio_lane.py",
         "tests/faults/test_late_replies.py -k tasks",
         """
         late-reply-is-the-next-ones

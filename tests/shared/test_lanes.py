@@ -65,12 +65,16 @@ def test_behind_a_lone_one_the_others_go_in_halves(url: str, admin: redis.Redis)
     async def ask() -> tuple[int, ...]:
         async with AsyncLimiter(url, deadline=SLOW_MACHINE_S) as limiter:
             await limiter.check("warm", WIDE)
-            admin.client_pause(200)
-            lone = asyncio.ensure_future(limiter.check("k", WIDE))
+            admin.client_pause(10_000, all=False)
+            asked = [asyncio.ensure_future(limiter.check("k", WIDE))]
             await asyncio.sleep(0.05)
-            await asyncio.gather(lone, *[limiter.check("k", WIDE) for _ in range(60)])
-            [shard] = limiter.shards
-            return shard.batches.counts
+            asked += [asyncio.ensure_future(limiter.check("k", WIDE)) for _ in range(60)]
+            await asyncio.sleep(0.05)
+            # Two are under way, and no third before one of them is back.
+            assert sum(limiter.shards[0].batches.counts) == 3
+            admin.client_unpause()
+            await asyncio.gather(*asked)
+            return limiter.shards[0].batches.counts
 
     counts = asyncio.run(ask())
     # The first two were alone; of the others no packet holds more than half of all.

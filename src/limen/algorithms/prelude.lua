@@ -17,7 +17,7 @@ local FROM_FIRST = 8
 local SLOTS = 16
 
 -- While the checks of a request are asked, nothing is written. What a check would write is pending:
--- a function, and what to call it with.
+-- a function, and what to call it with: at most eight things, and none of them nil.
 local asking, pending = false, nil
 
 -- A TTL is rounded up, with a margin because keys expire by a coarser clock.

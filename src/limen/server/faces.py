@@ -66,8 +66,8 @@ class Faces(Struct, frozen=True, gc=False):
     lines: bytes
     """The headers that tell where a client stands as they are sent, for `%` with `RateLimit`."""
     standing: bytes
-    """The value of `RateLimit`, for `%` with what remains and whole seconds to reset of each limit.
-    Empty where there are slots, which know no time."""
+    """The value of `RateLimit`, for `%` with what remains and whole seconds to reset of each limit:
+    good for limits that know time."""
     most: tuple[int, ...]
     """What can be left of each limit that headers tell of."""
     each: tuple[Face, ...]
@@ -90,15 +90,19 @@ class Gallery:
         if asked.rules is not self._rules or len(self._known) > _MOST_KNOWN:
             self._rules, self._known = asked.rules, {}
         applied = asked.found.applied
-        for of in applied:
-            if not of.rule.is_plain:
-                return faces_of(applied)
+        if not are_plain(applied):
+            return faces_of(applied)
         # Plain ones are there as long as their rule set, and so are their ids.
         key = tuple(map(id, applied))
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = faces_of(applied)
         return found
+
+
+def are_plain(applied: Sequence[Applied]) -> bool:
+    """Return whether rules say the same to everybody whom they apply to."""
+    return all(of.rule.is_plain for of in applied)
 
 
 def faces_of(applied: Sequence[Applied]) -> Faces:
@@ -114,9 +118,7 @@ def faces_of(applied: Sequence[Applied]) -> Faces:
         ]
     )
     each = tuple([face for of_rule in by_rule for face in of_rule])
-    standing = ", ".join([f"{policy.name.replace('%', '%%')};r=%d;t=%d" for policy in found])
-    if not all(policy.is_timed for policy in found):
-        standing = ""
+    standing = ", ".join([f"{policy.name};r=%d;t=%d" for policy in found])
     terms = ", ".join([policy.terms for policy in found]).encode()
     lines = b"ratelimit-policy: %b\r\nratelimit: %%b\r\n" % terms.replace(b"%", b"%%")
     return Faces(

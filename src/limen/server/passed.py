@@ -15,7 +15,7 @@ from limen.engine import Asked
 from limen.http import MAX_POLICIES
 from limen.limiter import Prepared
 from limen.limiter.plan import nearest
-from limen.model import Check, Reading
+from limen.model import Check, Limit, Reading
 from limen.server.faces import Face, Faces
 from limen.server.receipts import Charged, Receipts, written_charges
 
@@ -42,8 +42,7 @@ class Passed(Struct, frozen=True, gc=False):
 
     def told(self, readings: Sequence[Reading], id_: str, receipt: bytes) -> tuple[bytes, bytes]:
         """Return the value of `RateLimit`, and the message."""
-        faces, at = self.faces, 0
-        delay_us, is_usual = readings[0][4], bool(faces.standing)
+        faces, at, is_usual = self.faces, 0, True
         standings: list[int] = []
         parts: list[float] = []
         for reading, most in zip(readings, faces.most, strict=True):
@@ -52,13 +51,15 @@ class Passed(Struct, frozen=True, gc=False):
                 is_usual = False
             standings += remaining, -(-reset_us // 1_000_000)
             parts += remaining, reset_us / 1e6
+        delay_us = readings[0][4]
         if len(readings) > 1:
-            at = nearest(faces.limits, standings[::2])
+            at = nearest(faces.limits, [reading[1] for reading in readings])
             delay_us = max([reading[4] for reading in readings])
+        _, remaining, _, reset_us, _, _ = readings[at]
         body = _WHOLE % (
             faces.each[at].begin,
-            parts[2 * at],
-            parts[2 * at + 1],
+            remaining,
+            reset_us / 1e6,
             delay_us / 1e6,
             _json(self.version),
             _json(id_),
@@ -95,6 +96,8 @@ def passed_of(
     )
     if not is_plain or any(len(of_rule) != 1 for of_rule in faces.by_rule):
         return None
+    # Slots are held, and not asked for: they would have neither a time nor a stamp.
+    assert all(isinstance(check.limit, Limit) for check in found.checks)
     pairs = list(zip(faces.each, found.checks, strict=True))
     return Passed(
         prepare(tuple(found.checks)),

@@ -137,8 +137,8 @@ class Connections:
         for connection, status, head, body in unsent:
             try:
                 connection.send(status, head, body)
-            except Exception:  # of one: the others are sent theirs all the same
-                _logger.exception("an answer could not be sent")
+            except Exception as error:  # of one: the others are sent theirs all the same
+                self._log.warn("send", f"an answer could not be sent: {error!r}")
                 connection.transport.abort()
 
     def is_too_many(self) -> bool:

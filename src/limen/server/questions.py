@@ -23,7 +23,7 @@ from limen.limiter.plan import distinct
 from limen.model import Check, Decision, Limit
 from limen.server import answers
 from limen.server.exchange import Rejected, decoded
-from limen.server.faces import Faces, Gallery
+from limen.server.faces import Faces, Gallery, are_plain
 from limen.server.memo import Memo
 from limen.server.passed import Passed, passed_of
 
@@ -88,7 +88,7 @@ class Questions:
             # Not if other rules came in between, nor where the time of day has a say.
             is_lasting = asking.asked is None or (asking.asked.rules is rules and rules.is_timeless)
             if is_lasting:
-                self._memo.keep(body, asking, _size(len(body), len(asking.checks)))
+                self._memo.keep(body, asking, _size(body, asking))
         return asking
 
     def _understood(self, question: wire.Question) -> Asking:
@@ -143,9 +143,16 @@ class Questions:
         return asking
 
 
-def _size(letters: int, checks: int) -> int:
-    """Return how many bytes it takes to remember a question. Each check says its key again."""
-    return 1_700 + 350 * checks + letters * (4 + 3 * checks)
+def _size(body: bytes, asking: Asking) -> int:
+    """Return roughly how many bytes it takes to remember a question."""
+    checks, passed = asking.checks, asking.passed
+    size = 1_900 + 230 * len(checks) + 3 * len(body)
+    size += sum([len(key) for key in {check.key for check in checks}])
+    if passed is not None:
+        size += len(passed.parts) + len(passed.charges)
+    if asking.asked is not None and not are_plain(asking.asked.found.applied):
+        size += 400 + 750 * len(checks)  # faces of its own
+    return size
 
 
 def own_checks(key: str, limits: str | list[str], cost: int) -> list[Check]:

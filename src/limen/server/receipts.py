@@ -183,7 +183,7 @@ class Receipts:
 
 def written_charges(charges: Sequence[Charged]) -> bytes:
     """Write charges for `Receipts.written`, but for the stamps: for `%` with eight bytes each."""
-    written = [_array(len(charges))]
+    written = [_array(len(charges)).replace(b"%", b"%%")]
     for *before, _, attribute, is_asked in charges:
         fields = [_msgpack(field).replace(b"%", b"%%") for field in (*before, attribute, is_asked)]
         written += [_array(8), *fields[:5], _STAMP, *fields[5:]]

@@ -42,7 +42,8 @@ _BIRTH_S = 0.5
 _IDLE_S = 1.0
 _CHUNK = 16_384
 _WATCHED_S = 0.000_3
-"""How soon a reply has to come, for a caller to look out for it and not to sleep."""
+"""How soon replies have to come, for a caller to look out for one and not to sleep. It does so for
+twice the usual time at most: a core is busy meanwhile."""
 _SLEPT = 32
 """After how many times asleep a caller looks out once, to see whether replies come sooner now."""
 _CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -65,6 +66,8 @@ class Wire:
         """How long a reply took of late, for those who looked out: to be woken takes longer."""
         self._slept = 0
         """How many did not look out, since the last who did."""
+        self._looks_out = True
+        """Whether the one who asked last does."""
         self._sent_at = 0.0
         self.used_at: float = time.monotonic()
         self.owed: int = 0
@@ -80,6 +83,9 @@ class Wire:
             self.socket.settimeout(max(ends - time.monotonic(), 0.001))
         self.socket.sendall(packet)
         self._sent_at = time.perf_counter()
+        if self._usual_s > _WATCHED_S:
+            self._slept = (self._slept + 1) % _SLEPT
+        self._looks_out = not self._slept
 
     def receive(self, ends: float) -> object:
         """Return the next of the replies that are owed; an error of the server is one too."""
@@ -92,7 +98,7 @@ class Wire:
             data = self.socket.recv(_CHUNK)
             if not data:
                 raise ConnectionError("the server closed the connection")
-            if not self._slept:
+            if self._looks_out:
                 took_s = min(time.perf_counter() - self._sent_at, 2 * _WATCHED_S)
                 self._usual_s += (took_s - self._usual_s) / 8
             self._reader.feed(data)
@@ -105,13 +111,9 @@ class Wire:
         Where a server is that near, to be woken takes as long as the reply itself. Other threads
         run meanwhile: each look lets go of the interpreter.
         """
-        if _CPUS == 1:
+        if not self._looks_out or _CPUS == 1:
             return False
-        if self._usual_s > _WATCHED_S:
-            self._slept = (self._slept + 1) % _SLEPT
-            if self._slept:
-                return False
-        end = self._sent_at + 2 * _WATCHED_S
+        end = self._sent_at + 2 * min(self._usual_s, _WATCHED_S)
         while not self._poll.poll(0):
             if time.perf_counter() > end:
                 return False
