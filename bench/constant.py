@@ -28,6 +28,7 @@ from limen.server.serve import bind, serve
 
 _ANSWER = b'{"allowed":true}'
 _MAX_BODY = 2**20
+_MAX_HEADER = 16_384
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,7 +57,9 @@ def short() -> Any:
     """Return the app with a short way."""
     decisions: Any = _Same()
     access = Access({}, Path())
-    app.quick = Quick(decisions, access, lambda: "id", is_open=True, max_body=_MAX_BODY)  # type: ignore[attr-defined]  # as the app of limen has it
+    app.quick = Quick(  # type: ignore[attr-defined]  # as the app of limen has it
+        decisions, access, lambda: "id", is_open=True, max_body=_MAX_BODY, max_header=_MAX_HEADER
+    )
     return app
 
 

@@ -95,10 +95,15 @@ def verdict(number: int = 0, **changes: Any) -> Verdict:
 
 
 def verdicts(body: bytes) -> bytes:
-    """Return the right answer to a list."""
-    return msgspec.json.encode(
-        [verdict(number) for number in range(len(msgspec.json.decode(body)))]
-    )
+    """Return the right answer to a question, or to a list of them."""
+    made = [verdict(number) for number in range(len(questions(body)))]
+    return msgspec.json.encode(made if body.startswith(b"[") else made[0])
+
+
+def questions(body: bytes) -> list[Any]:
+    """Return what is asked: one question comes without a list around it."""
+    asked = msgspec.json.decode(body)
+    return asked if isinstance(asked, list) else [asked]
 
 
 def response(body: bytes, status: str = "200 OK", kind: str = "application/json") -> bytes:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import time
 
-import msgspec
 import pytest
 
 from limen import ConfigurationError, InvalidInput
 from limen.client.http1 import Garbled, Reader, Response
 from tests.client.conftest import Connect
 from tests.client.drivers import somebody
-from tests.client.raw import chunked, problem, raw, response, right, verdicts
+from tests.client.raw import chunked, problem, questions, raw, response, right, verdicts
 
 TOKEN = "canary-0d5b8c11e7f24a96"
 
@@ -159,7 +158,7 @@ def test_a_bad_item_is_told_and_the_others_are_asked_again(connect: Connect) -> 
     def answer(head: bytes, body: bytes) -> bytes:
         if not lists:
             time.sleep(0.3)  # so that others gather
-        asked = msgspec.json.decode(body)
+        asked = questions(body)
         lists.append(len(asked))
         for number, question in enumerate(asked):
             if question["attributes"]["user"].startswith("bad"):
@@ -189,19 +188,19 @@ def test_a_bad_item_is_told_and_the_others_are_asked_again(connect: Connect) -> 
 )
 def test_a_list_that_is_too_much_for_the_service_is_halved(connect: Connect, reason: bytes) -> None:
     def answer(head: bytes, body: bytes) -> bytes:
-        return right(head, body) if len(msgspec.json.decode(body)) <= 4 else reason
+        return right(head, body) if len(questions(body)) <= 4 else reason
 
     with raw(answer) as server:
         client = connect(server.url, timeout=5)
         said = client.decide_many([somebody() for _ in range(30)])
         assert [verdict.source for verdict in said] == ["store"] * 30
-        numbers = [len(msgspec.json.decode(body)) for body in server.asked]
+        numbers = [len(questions(body)) for body in server.asked]
         assert sum(number for number in numbers if number <= 4) == 30
 
 
 def test_a_bad_item_of_a_list_is_named_by_its_number(connect: Connect) -> None:
     def answer(head: bytes, body: bytes) -> bytes:
-        asked = msgspec.json.decode(body)
+        asked = questions(body)
         if len(asked) > 100:
             return problem("413 Content Too Large", "too much")
         for number, question in enumerate(asked):

@@ -9,7 +9,7 @@ _QUICK = "tests/server/test_quick.py"
 IN_SERVICE: tuple[Mutant, ...] = (
     *mutants_of(
         "server/quick.py",
-        f"{_QUICK} -k 'token or usual or pieces or heads'",
+        f"{_QUICK} -k 'token or usual or pieces or head or ids'",
         """
         token-not-looked-at
         - if head.token is not None and not may_ask(self._access.known(head.token)):
@@ -18,14 +18,29 @@ IN_SERVICE: tuple[Mutant, ...] = (
         - if head is None or len(packet) != end + head.length:
         + if head is None:
         unusual-taken
-        - if any(name in _UNUSUAL for name, _ in scope["headers"]):
+        - if any(each[0] in _UNUSUAL and each != _SAYS_NOTHING for each in headers):
         + if False:
         length-as-a-number
-        - if lengths != [b"%d" % length] or length > self._max_body:
-        + if [int(each) for each in lengths] != [length] or length > self._max_body:
+        - if len(said) != 1 or not _LENGTH.fullmatch(said[0]):
+        + if len(said) != 1:
+        length-of-another-head
+        - if len(packet) != (end + length if is_whole else end):
+        + if len(packet) not in (end, end + length):
         kept-at-once
-        - if hash(head) not in self._seen:
+        - if hash(lasting) not in self._seen:
         + if False:
+        two-ids
+        - if len(ids) > 1 or ids != [value for name, value in headers if name == _ID]:
+        + if len(ids) > 1:
+        any-id
+        - if not GIVEN_ID.fullmatch(given):
+        + if False:
+        head-of-any-size
+        - if found is not None or len(head) > self._max_header:
+        + if found is not None:
+        id-of-the-last
+        - self._id = None
+        + pass
         strangers-kept
         - if self._is_open if token is None else may_ask(self._access.known(token)):
         + if True:
@@ -45,6 +60,22 @@ IN_SERVICE: tuple[Mutant, ...] = (
         - except Exception as error:  # of one: the others are sent theirs all the same
         + except KeyError as error:
         by tests/server/test_quick.py -k nobody_along
+        more-time-for-a-body
+        - self._deadline = min(self._deadline, latest)
+        + pass
+        by tests/server/test_quick.py -k in_time
+        silence-about-a-body
+        - elif (self._is_reading or self._head) and not self._is_deaf:
+        + elif self._is_reading and not self._is_deaf:
+        by tests/server/test_quick.py -k in_time
+        body-cut-short-at-the-end
+        - if not self._is_reading and not self._head and self._deadline < inf:
+        + if not self._is_reading and self._deadline < inf:
+        by tests/server/test_quick.py -k waits_for_a_body
+        head-with-some-of-its-body
+        - if quick is not None and (is_whole or not (self._is_in_head or self.cycle.body)):
+        + if quick is not None:
+        by tests/server/test_quick.py -k 'known_of_it or pieces'
         sent-once
         - unsent, self._unsent = self._unsent, []
         + unsent = self._unsent

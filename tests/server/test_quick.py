@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, cast
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
 import redis
+import requests
 from msgspec import structs
 
+import limen
 from limen.rules import parse_text
 from limen.rules.stores.tokens import Token, digest_of
 from limen.server.app import App
 from limen.server.exchange import Tell
-from limen.server.protocol import Connection, Connections, Limits
+from limen.server.protocol import GRACE_S, Connection, Connections, Limits
 from limen.server.questions import Asking
 from limen.server.serve import App as AsgiApp
 from limen.server.serve import config_of
@@ -38,6 +44,7 @@ rules:
 
 
 TLS = Path(__file__).parent / "tls"
+END = b"\r\n\r\n"
 
 
 class Said(NamedTuple):
@@ -79,13 +86,16 @@ class Counting:
         self._quick = app.quick
         self.taken = 0
 
-    def learn(self, packet: bytes, scope: Any) -> None:
-        self._quick.learn(packet, scope)
+    def learn(self, packet: bytes, scope: Any, *, is_whole: bool) -> None:
+        self._quick.learn(packet, scope, is_whole=is_whole)
 
     def read(self, packet: bytes) -> Asking | None:
         found = self._quick.read(packet)
         self.taken += found is not None
         return found
+
+    def awaits(self, packet: bytes) -> bool:
+        return self._quick.awaits(packet)
 
     def answer(self, asking: Asking, tell: Tell) -> Any:
         return self._quick.answer(asking, tell)
@@ -97,6 +107,7 @@ class Site:
     def __init__(self, asker: Asker) -> None:
         self.asker = asker
         self.quick = Counting(asker.app)
+        self.limits = Limits(max_header=asker.service.settings.http.max_header)
 
     @property
     def taken(self) -> int:
@@ -120,7 +131,7 @@ class Site:
     async def _served(self, tls: bool) -> AsyncIterator[Callable[[], Awaitable[Client]]]:
         loop = asyncio.get_running_loop()
         config = config_of(cast(AsgiApp, self.asker.app))
-        self.connections = Connections(config, Limits(max_header=2_048), {}, self.quick)
+        self.connections = Connections(config, self.limits, {}, self.quick)
         server = await loop.create_server(
             self.connections.make, HOST, 0, ssl=_certified() if tls else None
         )
@@ -159,7 +170,7 @@ def valkey() -> Iterator[Server]:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     """A service that counts in its memory."""
-    with asking(tmp_path, RULES) as [asker]:
+    with asking(tmp_path, RULES, {"http.max_header": 2_048}) as [asker]:
         yield Site(asker)
 
 
@@ -228,7 +239,8 @@ def test_a_refusal_is_the_same_both_ways(store: str, request: pytest.FixtureRequ
         said = [await client.ask(packet(user=f"eve-{store}")) for _ in range(5)]
         assert [each.body["allowed"] for each in said] == [True, True, True, True, False]
         assert site.taken == 3
-        long = await client.ask(packet(None, "X-Request-Id: mine", user=f"eve-{store}"))
+        body = packet(user=f"eve-{store}").partition(b"\r\n\r\n")[2]
+        long = await client.ask(packet(body, "X-Request-Id: mine"))
         assert site.taken == 3
         assert steady(long)[1] == steady(said[4])[1]
         assert [name for name, _ in long.headers] == [name for name, _ in said[4].headers]
@@ -246,11 +258,15 @@ def test_a_refusal_is_the_same_both_ways(store: str, request: pytest.FixtureRequ
         (packet(b'{"attributes":'), 400),
         (packet(b'{"attributes":{"user":7}}'), 422),
         (packet(b'{"attributes":{"user":"ann","path":"/a"},"cost":-1}'), 422),
-        (packet(None, "X-Request-Id: 1"), 200),
+        (packet(None, "X-Request-Id: has a space"), 200),
+        (packet(None, "X-Request-Id:  odd"), 200),
+        (packet(None, "X-Request-Id: one", "X-Request-Id: two"), 200),
+        (packet(None, "X-Request-Id: one", "X-Request-Id:two"), 200),
+        (packet(None, f"X-Request-Id: {65 * 'x'}"), 200),
         (packet(None, "Origin: http://localhost"), 200),
         (packet(None, "Origin: https://elsewhere.example"), 403),
         (packet(None, "Expect: nothing"), 200),
-        (packet(None, "Connection: keep-alive"), 200),
+        (packet(None, "Connection: keep-alive, x-request-id"), 200),
         (packet(None, "Proxy-Connection: keep-alive"), 200),
         (packet().replace(b"Content-Length: ", b"Content-Length: 0"), 200),
         (packet().replace(b"Content-Length: ", b"Content-Length: " + 1_000 * b"0"), 200),
@@ -281,6 +297,7 @@ def test_what_comes_in_pieces_or_together_is_answered_all_the_same(site: Site) -
         assert site.taken == 0
         client.writer.write(whole + whole)
         assert [(await client.response()).body["remaining"] for _ in range(2)] == [993, 992]
+        assert site.taken == 0
         # A head that is known, and not the body that it says.
         client.writer.write(whole + whole[:70])
         assert (await client.response()).body["remaining"] == 991
@@ -290,6 +307,183 @@ def test_what_comes_in_pieces_or_together_is_answered_all_the_same(site: Site) -
         assert site.taken == 0
         assert (await client.ask(whole)).body["remaining"] == 988
         assert site.taken == 1
+
+    site.tell(story)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ("X-Request-Id: {}",),
+        ("traceparent: 00-{:032x}-0123456789abcdef-01", "tracestate: a={},b=2", "Accept: */*"),
+        ("X-B3-TraceId: {:016x}", "x-request-id: {}", "X-B3-SpanId: {:x}", "Accept: */*"),
+        ("Connection: keep-alive", "X-Amzn-Trace-Id: Root=1-{};Parent=0;Sampled=1"),
+    ],
+)
+def test_ids_that_change_with_each_request_do_not_matter(
+    shared: Site, headers: tuple[str, ...]
+) -> None:
+    async def story(connect: Any) -> None:
+        client, gives_id = await connect(), "x-request-id" in "".join(headers).lower()
+        said = [
+            await client.ask(packet(None, *[line.format(n) for line in headers], path="/w"))
+            for n in range(20)
+        ]
+        assert shared.taken == 18
+        assert [each.body["allowed"] for each in said] == 20 * [True]
+        ids = [each.body["id"] for each in said]
+        assert ids == [each.header("x-request-id") for each in said]
+        assert len(set(ids)) == 20
+        assert (ids == [str(n) for n in range(20)]) is gives_id
+        # An id that is too long is none.
+        too_long = packet(None, *[line.format(10**65) for line in headers], path="/w")
+        other = (await client.ask(too_long)).body["id"]
+        assert len(other) < 65
+        assert shared.taken == 18 + (not gives_id)
+
+    shared.tell(story)
+
+
+def test_a_head_may_not_grow_beyond_what_is_allowed(site: Site) -> None:
+    async def story(connect: Any) -> None:
+        client, lines = await connect(), [f"traceparent: {{}}{n}" for n in range(9)]
+        for _ in range(3):
+            said = await client.ask(packet(None, *[line.format("x") for line in lines], path="/w"))
+            assert said.status == 200
+        assert site.taken == 1
+        long = packet(None, *[line.format(300 * "x") for line in lines], path="/w")
+        assert (await client.ask(long)).status == 431
+        assert site.taken == 1
+
+    site.tell(story)
+
+
+def test_head_and_body_may_come_one_after_the_other(shared: Site) -> None:
+    async def story(connect: Any) -> None:
+        client = await connect()
+        head, _, body = packet(path="/w").partition(END)
+        for number in range(8):
+            client.writer.write(head + b"\r\nX-Request-Id: %d" % number + END)
+            await asyncio.sleep(0.02)
+            assert (await client.ask(body)).body["id"] == str(number)
+        assert shared.taken == 6
+        # The rest may not be what the head says.
+        await client.meet(head + END + body)
+        assert (await client.ask(head + END + body)).body["id"] != str(number)
+        assert shared.taken == 7
+        client.writer.write(head + END)
+        await asyncio.sleep(0.02)
+        client.writer.write(body[:5])
+        await asyncio.sleep(0.02)
+        assert (await client.ask(body[5:])).status == 200
+        client.writer.write(head + END)
+        await asyncio.sleep(0.02)
+        client.writer.write(body + head + END + body)
+        assert [(await client.response()).status for _ in range(2)] == [200, 200]
+        assert shared.taken == 7
+        client.writer.write(head + END)
+        await asyncio.sleep(0.02)
+        client.writer.write_eof()
+        assert await client.reader.read() == b""
+
+    shared.tell(story)
+
+
+def _by_httpx(url: str, ask: dict[str, Any], number: int) -> Any:
+    with httpx.Client() as client:
+        return [client.post(url, json=ask).json() for _ in range(number)]
+
+
+def _by_requests(url: str, ask: dict[str, Any], number: int) -> Any:
+    with requests.Session() as session:
+        return [session.post(url, json=ask).json() for _ in range(number)]
+
+
+def _by_http_client(url: str, ask: dict[str, Any], number: int) -> Any:
+    connection = http.client.HTTPConnection(urlsplit(url).netloc)
+    said = []
+    for _ in range(number):
+        connection.request("POST", "/v1/check", json.dumps(ask), {"traceparent": "00-1-2-03"})
+        said.append(json.loads(connection.getresponse().read()))
+    connection.close()
+    return said
+
+
+def _by_limen(url: str, ask: dict[str, Any], number: int) -> Any:
+    with limen.Client(url.removesuffix("/v1/check")) as client:
+        return [{"allowed": client.decide(ask["attributes"]).allowed} for _ in range(number)]
+
+
+@pytest.mark.parametrize("by", [_by_httpx, _by_requests, _by_http_client, _by_limen])
+def test_clients_as_they_are_take_it(shared: Site, by: Callable[..., Any]) -> None:
+    async def story(connect: Any) -> None:
+        port = (await connect()).writer.get_extra_info("peername")[1]
+        ask = {"attributes": {"user": by.__name__, "path": "/w"}}
+        said = await asyncio.to_thread(by, f"http://{HOST}:{port}/v1/check", ask, 10)
+        assert [each["allowed"] for each in said] == 10 * [True]
+        assert shared.taken == 8
+
+    shared.tell(story)
+
+
+def test_who_sends_a_head_and_no_body_is_told_so_in_time(site: Site) -> None:
+    async def story(connect: Any) -> None:
+        head, _, body = packet(path="/w").partition(END)
+        await (await connect()).meet(head + END + body)
+        silent, slow, late = [await connect() for _ in range(3)]
+        for client in (silent, slow, late):
+            client.writer.write(head + END)
+        await asyncio.sleep(0.3)
+        # Some of it does not win more time.
+        slow.writer.write(body[:3])
+        await asyncio.sleep(0.1)
+        late.writer.write(body)
+        assert (await late.response()).status == 200
+        began = asyncio.get_running_loop().time()
+        assert [(await client.response()).status for client in (silent, slow)] == [408, 408]
+        assert asyncio.get_running_loop().time() - began < 0.3
+        assert site.taken == 1
+
+    site.limits = structs.replace(site.limits, read_timeout=0.5)
+    site.tell(story)
+
+
+def test_a_server_that_ends_waits_for_a_body(site: Site) -> None:
+    async def story(connect: Any) -> None:
+        head, _, body = packet(path="/w").partition(END)
+        client = await connect()
+        await client.meet(head + END + body)
+        client.writer.write(head + END)
+        await asyncio.sleep(0.05)
+        site.connections.drain()
+        await asyncio.sleep(GRACE_S + 0.7)
+        said = await client.ask(body)
+        assert said.status == 200
+        assert said.header("connection") == "close"
+
+    site.tell(story)
+
+
+def test_what_comes_behind_a_head_cannot_change_what_is_known_of_it(site: Site) -> None:
+    """Two requests in one packet, of which the second says the length that fits to the first."""
+
+    async def story(connect: Any) -> None:
+        first = packet(path="/w")
+        head, _, body = first.partition(END)
+        heads = site.asker.app.quick._heads
+        for has_body in (False, True):
+            for _ in range(4):
+                client = await connect()
+                second = head + END
+                for _ in range(3):
+                    length = len(body) + len(second) + 3 * has_body
+                    second = re.sub(rb"Length: \d+", b"Length: %d" % length, head) + END
+                client.writer.write(first + second + b"abc"[: 3 * has_body])
+                assert (await client.response()).status == 200
+        assert not heads._known
+        client = await connect()
+        await client.meet(first)
+        assert [each.length for each in heads._known.values()] == [len(body)]
 
     site.tell(story)
 
@@ -534,7 +728,7 @@ def test_heads_that_change_each_time_and_heads_of_strangers_are_not_kept(site: S
     async def story(connect: Any) -> None:
         client, heads = await connect(), site.asker.app.quick._heads
         for number in range(20):
-            await client.ask(packet(None, f"traceparent: 00-{number:032x}-01"))
+            await client.ask(packet(None, f"x-number: {number}"))
             await client.ask(packet(None, f"Authorization: Bearer wrong-{number % 2}"))
         assert not heads._known
         await client.meet(packet(path="/w"))

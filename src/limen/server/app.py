@@ -18,6 +18,7 @@ from limen.server.access import admit, unknown
 from limen.server.dashboard import pages
 from limen.server.dashboard import session as sessions
 from limen.server.exchange import (
+    GIVEN_ID,
     JSON,
     NO_STORE,
     PROBLEM,
@@ -44,7 +45,6 @@ _SLOTS = "/v1/slots/"
 _ADMIN = ("/admin", "/docs", "/openapi.json")
 _MAX_ADMIN_BODY = 16 * 2**20
 _LOCAL = re.compile(rb"https?://(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
-_GIVEN_ID = re.compile(rb"[\x21-\x7e]{1,64}")
 
 
 class Asked(NamedTuple):
@@ -90,6 +90,7 @@ class App:
             self._new_id,
             is_open=self._is_open,
             max_body=self._max_body,
+            max_header=service.settings.http.max_header,
         )
         """The short way of what is asked most; for a server that knows it."""
         self._encode = msgspec.json.Encoder().encode
@@ -206,7 +207,7 @@ class App:
 
     def _id_of(self, scope: Scope) -> str:
         given = header(scope, b"x-request-id")
-        if given is not None and _GIVEN_ID.fullmatch(given):
+        if given is not None and GIVEN_ID.fullmatch(given):
             return given.decode("ascii")
         return self._new_id()
 

@@ -33,6 +33,8 @@ HEAD = (
 """The headers of an answer as they are sent: the id, the kind, others, and the length."""
 Tell = Callable[[int, bytes, bytes], object]
 """Sends an answer: the status, the headers as they are sent, and the body."""
+GIVEN_ID = re.compile(rb"[\x21-\x7e]{1,64}")
+"""What a client may call its request."""
 _MALFORMED = re.compile(r"JSON is malformed: (.*)")
 _PLACE = re.compile(r"(.*?) - at (`key` in )?`\$(.*)`", re.DOTALL)
 _MEMBER = re.compile(r"(?:\[(\d+)\]\.)?(attributes|actual)\[\.\.\.\]")

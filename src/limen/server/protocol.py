@@ -69,13 +69,16 @@ class Limits(Struct, frozen=True):
 
 
 class Quick(Protocol):
-    """A short way to answer some requests: those that come whole, in one packet."""
+    """A short way to answer some requests: those that come in one packet, or as head and body."""
 
-    def learn(self, packet: bytes, scope: Any) -> None:
-        """See a request that came so, and goes the long way."""
+    def learn(self, packet: bytes, scope: Any, *, is_whole: bool) -> None:
+        """See what goes the long way: a request in one packet, or all of one but its body."""
 
     def read(self, packet: bytes) -> Any:
         """Return what is asked; None for what has to go the long way."""
+
+    def awaits(self, packet: bytes) -> bool:
+        """Return whether to wait for the body of what has come, and then to read both."""
 
     def answer(
         self, asking: Any, tell: Callable[[int, bytes, bytes], object]
@@ -221,6 +224,8 @@ class Connection(HttpToolsProtocol):
         """Whether nothing has begun to arrive, and nobody waits for an answer."""
         self._is_quick = False
         """Whether a request is answered by the short way."""
+        self._head = b""
+        """A head that has come before its body, and may go the short way with it."""
         self._held = b""
         """What has come meanwhile."""
         self._has_ended = False
@@ -264,17 +269,12 @@ class Connection(HttpToolsProtocol):
         """Read on."""
         if self._is_deaf:
             return
-        is_first = self._is_idle
+        is_first, latest = self._is_idle, inf
         if is_first:
-            quick = self._shared.quick
-            if quick is not None and not self.flow.write_paused:
-                asking = quick.read(data)
-                if asking is not None:
-                    self._is_idle, self._is_quick, self._deadline = False, True, inf
-                    rest = quick.answer(asking, self._tell)
-                    if rest is not None:
-                        self._run(rest)
-                    return
+            if self._head:
+                data, self._head, latest = self._head + data, b"", self._deadline
+            if self._goes_short(data):
+                return
         elif self._is_quick or self._held:
             self._held += data
             self.flow.pause_reading()
@@ -283,9 +283,11 @@ class Connection(HttpToolsProtocol):
         self._more_packets += self._packet
         try:
             self.parser.feed_data(data)
+            if self._is_reading:
+                self._deadline = min(self._deadline, latest)
             if self._more_packets > self._max_header:
                 self._refuse(self._too_large())
-            elif is_first and not self._is_idle and not self._is_reading:
+            elif is_first and not self._is_idle:
                 self._learn(data)
         except httptools.HttpParserUpgrade:
             # Answered like any other; but the parser has lost its place behind it.
@@ -295,10 +297,31 @@ class Connection(HttpToolsProtocol):
             reason = error.__context__
             self._refuse(reason if isinstance(reason, Refused) else Refused(400, _MALFORMED))
 
+    def _goes_short(self, data: bytes) -> bool:
+        """Answer what has come by the short way, or keep it until more comes; if either can be."""
+        quick = self._shared.quick
+        if quick is None or self.flow.write_paused:
+            return False
+        asking = quick.read(data)
+        if asking is not None:
+            self._is_idle, self._is_quick, self._deadline = False, True, inf
+            rest = quick.answer(asking, self._tell)
+            if rest is not None:
+                self._run(rest)
+        elif quick.awaits(data):
+            self._head, self._deadline = data, self.loop.time() + self._read_timeout
+        else:
+            return False
+        return True
+
     def _learn(self, packet: bytes) -> None:
-        """Show a packet that held a request from its beginning to its end."""
-        if self._shared.quick is not None:
-            self._shared.quick.learn(packet, self.scope)
+        """Show a packet that held a request from its beginning to its end, or to that of its head.
+
+        Where that is, only the parser says.
+        """
+        quick, is_whole = self._shared.quick, not self._is_reading
+        if quick is not None and (is_whole or not (self._is_in_head or self.cycle.body)):
+            quick.learn(packet, self.scope, is_whole=is_whole)
 
     def on_message_begin(self) -> None:
         """Start the clock of a request."""
@@ -442,7 +465,7 @@ class Connection(HttpToolsProtocol):
         cycle = self.cycle
         if cycle is not None and not cycle.response_started:
             cycle.keep_alive = False
-        if not self._is_reading and self._deadline < inf:
+        if not self._is_reading and not self._head and self._deadline < inf:
             self._deadline = min(self._deadline, self.loop.time() + self._shared.idle_s)
 
     def look(self, now: float) -> None:
@@ -453,7 +476,7 @@ class Connection(HttpToolsProtocol):
             self._deadline += self._shared.look_s
         elif now < self._deadline or self.transport.is_closing():
             return
-        elif self._is_reading and not self._is_deaf:
+        elif (self._is_reading or self._head) and not self._is_deaf:
             self._refuse(Refused(408, _TOO_LATE))
         else:
             self.transport.close()

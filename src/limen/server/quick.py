@@ -1,12 +1,14 @@
-"""The short way of `POST /v1/check`: a request that came in one packet, looked up and not read.
+"""The short way of `POST /v1/check`: a request with a head that is known, looked up and not read.
 
 A client sends the same head again and again. What was read once, and found to be as usual, means
-the same the next time: its bytes are remembered. All else goes the long way, through the parser and
-the app, which is also how a head comes to be known; so nothing is allowed here that is not there.
+the same the next time: its bytes are remembered, all but the ids that change with each request. All
+else goes the long way, through the parser and the app, which is also how a head comes to be known;
+so nothing is allowed here that is not there.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -16,7 +18,7 @@ from msgspec import Struct
 from limen.rules.stores.tokens import digest_of
 from limen.server.access import Access, may_ask, token_of
 from limen.server.decisions import Decisions
-from limen.server.exchange import Scope, Tell, header, mistake
+from limen.server.exchange import GIVEN_ID, Headers, Scope, Tell, header, mistake
 from limen.server.memo import Memo
 from limen.server.questions import Asking
 
@@ -25,17 +27,22 @@ _ROOM = 8_000_000
 """For heads, in bytes."""
 _END = b"\r\n\r\n"
 _UNUSUAL = frozenset(
-    {
-        b"x-request-id",
-        b"origin",
-        b"expect",
-        b"connection",
-        b"proxy-connection",
-        b"transfer-encoding",
-        b"upgrade",
-    }
+    {b"origin", b"expect", b"connection", b"proxy-connection", b"transfer-encoding", b"upgrade"}
 )
-"""What makes a request more than a question and its answer, or asks for a certain one."""
+"""What makes a request more than a question and its answer."""
+_SAYS_NOTHING = (b"connection", b"keep-alive")
+"""What many clients add, and HTTP/1.1 takes for granted."""
+_CHANGING = re.compile(
+    rb"(\r\n(?i:x-(?:request-id|correlation-id|b3-(?:trace|span|parentspan)id|amzn-trace-id"
+    rb"|cloud-trace-context|datadog-(?:trace|parent)-id)|trace(?:parent|state)|request-id"
+    rb"|baggage|b3|uber-trace-id|sentry-trace): )([!-~]+)(?=\r\n)"
+)
+"""A header that is another one with each request: its name, and a value that no parser stumbles at.
+
+All but the id are read by nobody here.
+"""
+_ID, _ID_LINE = b"x-request-id", b"\r\nx-request-id: "
+_LENGTH = re.compile(rb"[1-9][0-9]{0,8}")
 _MOST_SEEN = 4_096
 
 
@@ -44,6 +51,8 @@ class _Head(Struct, frozen=True, gc=False):
     """How long the body is."""
     token: str | None
     """The digest of the token that was sent along; None without one."""
+    id_at: int
+    """Which of its values that change is the id of the request; -1 when there is none."""
 
 
 class Quick:
@@ -57,51 +66,61 @@ class Quick:
         *,
         is_open: bool,
         max_body: int,
+        max_header: int,
     ) -> None:
         self._decisions = decisions
         self._access = access
         self._new_id = new_id
         self._is_open = is_open
         self._max_body = max_body
+        self._max_header = max_header
         self._heads: Memo[_Head] = Memo(_ROOM)
         self._seen: set[int] = set()
         """The hashes of heads that came once."""
         self._start = 0.0
+        self._id: str | None = None
 
-    def learn(self, packet: bytes, scope: Scope) -> None:
-        """Remember the head of a request that came whole, in one packet, if it is as usual.
+    def learn(self, packet: bytes, scope: Scope, *, is_whole: bool) -> None:
+        """Remember the head of a request that came whole, or all of it but its body; if as usual.
 
-        At the second time: many a client gives each request a number of its own.
+        At the second time: many a client says something else with each request.
         """
         if scope["path"] != PATH or scope["method"] != "POST" or scope["http_version"] != "1.1":
             return
         end = packet.find(_END) + len(_END)
-        head = packet[:end]
-        if self._heads.get(head, self) is not None:
+        lasting, changing = _parted(packet[:end])
+        if self._heads.get(lasting, self) is not None:
             return
-        if hash(head) not in self._seen:
+        if hash(lasting) not in self._seen:
             if len(self._seen) >= _MOST_SEEN:
                 self._seen.clear()
-            self._seen.add(hash(head))
+            self._seen.add(hash(lasting))
             return
-        length = len(packet) - end
-        lengths = [value for name, value in scope["headers"] if name == b"content-length"]
-        # The packet ends where the body does: nothing else can have been in it.
-        if lengths != [b"%d" % length] or length > self._max_body:
+        headers: Headers = scope["headers"]
+        length = _length(headers)
+        if length is None or length > self._max_body:
             return
-        if any(name in _UNUSUAL for name, _ in scope["headers"]):
+        # Nothing else can have been in the packet, and that is where the parser saw the head end.
+        if len(packet) != (end + length if is_whole else end):
+            return
+        if any(each[0] in _UNUSUAL and each != _SAYS_NOTHING for each in headers):
+            return
+        lines = [line.lower() for line in lasting[1::2]] if isinstance(lasting, tuple) else []
+        ids = [value for line, value in zip(lines, changing, strict=True) if line == _ID_LINE]
+        if len(ids) > 1 or ids != [value for name, value in headers if name == _ID]:
             return
         sent, token = header(scope, b"authorization"), None
         if sent is not None:
             token = digest_of(token_of(sent.decode("latin-1")))
         if self._is_open if token is None else may_ask(self._access.known(token)):
-            self._heads.keep(head, _Head(length, token), 300 + end)
+            id_at = lines.index(_ID_LINE) if ids else -1
+            self._heads.keep(lasting, _Head(length, token, id_at), 400 + end)
 
     def read(self, packet: bytes) -> Asking | None:
         """Return what is asked; None for what has to go the long way. Charges nobody."""
         self._start = time.perf_counter()
         end = packet.find(_END) + len(_END)
-        head = self._heads.get(packet[:end], self)
+        head = self._known(packet[:end])
         if head is None or len(packet) != end + head.length:
             return None
         if head.token is not None and not may_ask(self._access.known(head.token)):
@@ -115,12 +134,16 @@ class Quick:
             return None
         return None if asking.asked is None else asking
 
+    def awaits(self, packet: bytes) -> bool:
+        """Return whether this is a head that is known, and all of its body is yet to come."""
+        return packet.endswith(_END) and self._known(packet) is not None
+
     def answer(self, asking: Asking, tell: Tell) -> Coroutine[Any, Any, None] | None:
         """Decide what was read last, and tell what is sent: status, headers and body.
 
         Return what is left to run where that takes a task of its own.
         """
-        id_, start = self._new_id(), self._start
+        id_, start = self._id or self._new_id(), self._start
         try:
             if self._decisions.answer_soon(asking, id_, start, tell):
                 return None
@@ -135,3 +158,39 @@ class Quick:
         except Exception:
             reply = mistake(id_)
         tell(*reply.sent(id_))
+
+    def _known(self, head: bytes) -> _Head | None:
+        """Return what a head means, if it is known; keep the id that the client gave along."""
+        self._id = None
+        found = self._heads.get(head, self)
+        if found is not None or len(head) > self._max_header:
+            return found
+        lasting, changing = _parted(head)
+        found = self._heads.get(lasting, self) if changing else None
+        if found is not None and found.id_at >= 0:
+            given = changing[found.id_at]
+            if not GIVEN_ID.fullmatch(given):
+                return None
+            self._id = given.decode("ascii")
+        return found
+
+
+def _parted(head: bytes) -> tuple[bytes | tuple[bytes, ...], list[bytes]]:
+    """Return what stays of a head from one request to the next, and the values that change.
+
+    No head as it was sent equals one of which a value was taken out.
+    """
+    pieces = _CHANGING.split(head)
+    if len(pieces) == 1:
+        return head, []
+    changing = pieces[2::3]
+    del pieces[2::3]
+    return tuple(pieces), changing
+
+
+def _length(headers: Headers) -> int | None:
+    """Return how long the body is, if that is said once, and as it is usually said."""
+    said = [value for name, value in headers if name == b"content-length"]
+    if len(said) != 1 or not _LENGTH.fullmatch(said[0]):
+        return None
+    return int(said[0])
