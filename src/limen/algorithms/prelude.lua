@@ -18,7 +18,7 @@ local SLOTS = 16
 
 -- While the checks of a request are asked, nothing is written. What a check would write is pending:
 -- a function, and what to call it with: at most eight things, and none of them nil.
-local asking, pending = false, nil
+local asking, pending = false, false
 
 -- A TTL is rounded up, with a margin because keys expire by a coarser clock.
 local function ttl_ms(left_us)

@@ -43,27 +43,46 @@ local function limit_of(packed_limit)
   return limit
 end
 
-local function decide_one(packed_request, op, key, packed_limit, cost)
+local handlers
+
+-- What a request says is {op, number of checks, limit, cost or holder}, or as rare.lua has it.
+local function read(packed_request)
+  local op, count, packed_limit, what = struct.unpack(">BBc35I4", packed_request)
+  if count > 1 or op > PEEK then
+    handlers = handlers or rare(limit_of)
+    return handlers.read(packed_request, op, count)
+  end
   local limit = limit_of(packed_limit)
-  local algorithm = limit.algorithm
-  if limit.flags >= SLOTS then cost = string.sub(packed_request, FIRST_CHECK + CHECK_BYTES) end
-  return struct.pack(ANSWER, 1,
-    algorithm.decide(key, algorithm.load(key, cost), limit, now_us, cost, op == DECIDE))
+  if limit.flags >= SLOTS then what = string.sub(packed_request, FIRST_CHECK + CHECK_BYTES) end
+  return {op, count, limit, what}
 end
 
-local replies, next_key, handlers = REQUESTS > 1 and {}, 1, nil
+local function decide_one(request, key)
+  local limit, what = request[3], request[4]
+  local algorithm = limit.algorithm
+  return struct.pack(ANSWER, 1,
+    algorithm.decide(key, algorithm.load(key, what), limit, now_us, what, request[1] == DECIDE))
+end
+
+-- Many requests differ in their keys alone: what they say is read once.
+local requests, replies = REQUESTS > 1 and {}, REQUESTS > 1 and {}
+local next_key = 1
 for index = 1, REQUESTS do
   local packed_request, done, reply = ARGV[index], nil, nil
-  local op, count, packed_limit, cost = struct.unpack(">BBc35I4", packed_request)
+  local request = requests and requests[packed_request]
+  if not request then
+    request = read(packed_request)
+    if requests then requests[packed_request] = request end
+  end
+  local op, count = request[1], request[2]
   if count == 1 and op <= PEEK then
-    done, reply = pcall(decide_one, packed_request, op, KEYS[next_key], packed_limit, cost)
+    done, reply = pcall(decide_one, request, KEYS[next_key])
   else
-    handlers = handlers or rare(limit_of)
-    done, reply = pcall(handlers[op], packed_request, op, count, next_key)
+    done, reply = pcall(handlers[op], request, next_key)
   end
   if not done then
     handlers = handlers or rare(limit_of)
-    reply = handlers.fault(reply, op, count, packed_limit)
+    reply = handlers.fault(reply, request)
   end
   -- Here tests number the replies.
   if REQUESTS == 1 then return reply end

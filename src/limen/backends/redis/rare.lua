@@ -1,7 +1,7 @@
 -- What a call seldom has: requests of several checks, changes, and faults. See driver.lua.
 --
--- Each handler takes the packed request, its op, the number of its checks, and the place in KEYS of
--- the first of them; it returns the reply.
+-- Each handler takes what the request says, and the place in KEYS of its first check; it returns
+-- the reply.
 
 local DECIDE = 1
 local PEEK = 2
@@ -15,46 +15,30 @@ local CHANGE = ">BB"
 
 local limit_of = ...
 
-local function read_checks(packed_request, op, count, first_key)
-  local size, keys = CHECK_BYTES, 1
-  if op == CORRECT then size, keys = CHECK_BYTES + CORRECTION_BYTES, 2 end
-  local holder = string.sub(packed_request, FIRST_CHECK + count * size)
-  local checks = {}
+-- To decide: {op, number of checks, their limits, the cost of each or the holder}. A change is read
+-- when it is carried out: {op, number of checks, the packed request}.
+local function read(packed_request, op, count)
+  if op > PEEK then return {op, count, packed_request} end
+  local holder = string.sub(packed_request, FIRST_CHECK + count * CHECK_BYTES)
+  local limits, whats = {}, {}
   for index = 1, count do
-    local place, key = FIRST_CHECK + (index - 1) * size, first_key + (index - 1) * keys
-    local packed_limit, cost = struct.unpack(">c35I4", packed_request, place)
+    local packed_limit, cost =
+      struct.unpack(">c35I4", packed_request, FIRST_CHECK + (index - 1) * CHECK_BYTES)
     local limit = limit_of(packed_limit)
-    -- Eight fields: with one more, the table would be twice as large.
-    local check = {
-      key = KEYS[key], limit = limit, enforce = limit.flags % 2 == ENFORCE,
-      what = limit.flags >= SLOTS and holder or cost,
-      state = false, reading = false, allowed = false, pending = false,
-    }
-    if op == CORRECT then
-      check.marker = KEYS[key + 1]
-      check.stamp_us, check.actual_cost =
-        struct.unpack(">I7I4", packed_request, place + CHECK_BYTES)
-    end
-    checks[index] = check
+    limits[index], whats[index] = limit, limit.flags >= SLOTS and holder or cost
   end
-  return checks
+  return {op, count, limits, whats}
 end
 
-local function load(check)
-  check.state = check.limit.algorithm.load(check.key, check.what)
+local function ask(key, state, limit, what, charge)
+  return struct.pack(READING, limit.algorithm.decide(key, state, limit, now_us, what, charge))
 end
 
-local function ask(check, charge)
-  local limit = check.limit
-  return struct.pack(READING,
-    limit.algorithm.decide(check.key, check.state, limit, now_us, check.what, charge))
-end
-
-local function try(check, charge)
-  load(check)
-  pending = nil
-  local reading = ask(check, charge)
-  check.reading, check.allowed, check.pending = reading, string.byte(reading) == 1, pending
+local function try(key, limit, what, charge)
+  local state = limit.algorithm.load(key, what)
+  pending = false
+  local reading = ask(key, state, limit, what, charge)
+  return reading, state, pending
 end
 
 -- What a shadow says that has failed: as much as one that has counted nothing.
@@ -62,88 +46,99 @@ local function unknown(limit)
   return struct.pack(READING, 1, limit.capacity, 0, 0, 0, UNCHARGED)
 end
 
+-- Of the checks of a request. The next one finds the tables made, and writes over what is in them.
+local readings, states, writes = {}, {}, {}
+
 -- Try every check without writing, then charge all of them or none. A shadow has no say, and is
 -- charged if it would have admitted alone; a refusal is charged where a limit counts refusals.
-local function decide(packed_request, op, count, first_key)
-  local checks = read_checks(packed_request, op, count, first_key)
-  local charge, admitted = op == DECIDE, true
+local function decide(request, first_key)
+  local op, count, limits, whats = request[1], request[2], request[3], request[4]
+  local charge, admitted, before = op == DECIDE, true, first_key - 1
   asking = true
   for index = 1, count do
-    local check = checks[index]
-    if check.enforce then
-      try(check, charge)
-      admitted = admitted and check.allowed
+    local key, limit, what = KEYS[before + index], limits[index], whats[index]
+    if limit.flags % 2 == ENFORCE then
+      local reading, state, write = try(key, limit, what, charge)
+      readings[index], states[index], writes[index] = reading, state, write
+      admitted = admitted and string.byte(reading) == 1
     else
-      pcall(try, check, charge)
+      local done, reading, state, write = pcall(try, key, limit, what, charge)
+      readings[index], states[index], writes[index] = done and reading, state, write
     end
   end
   asking = false
-  local parts = {"\1"}
   for index = 1, count do
-    local check = checks[index]
-    local reading = check.reading
+    local reading, limit, write = readings[index], limits[index], writes[index]
     if not reading then
-      reading = unknown(check.limit)
-    elseif charge and not admitted and (check.allowed or not check.enforce) then
+      readings[index] = unknown(limit)
+    elseif charge and not admitted
+      and (string.byte(reading) == 1 or limit.flags % 2 ~= ENFORCE) then
       -- Others refused: what it says of a charge does not hold.
-      reading = ask(check, false)
-    elseif check.pending then
-      check.pending[1](unpack(check.pending, 2, 9))
+      readings[index] = ask(KEYS[before + index], states[index], limit, whats[index], false)
+    elseif write then
+      write[1](unpack(write, 2, 9))
     end
-    parts[index + 1] = reading
   end
-  return table.concat(parts)
+  return "\1" .. table.concat(readings, "", 1, count)
 end
 
 -- Make a charge what it should have been, once: the marker lives as long as the charge may count.
-local function correct_one(check)
-  local key, state, limit = check.key, check.state, check.limit
+local function correct_one(key, marker, state, limit, cost, stamp_us, actual_cost)
   local algorithm = limit.algorithm
-  if redis.call("EXISTS", check.marker) == 1 then return 0 end
+  if redis.call("EXISTS", marker) == 1 then return 0 end
   local corrections, changed = algorithm.corrections(), 1
   local left_us = corrections.left_us(state, limit, now_us)
-  local more = check.actual_cost - check.what
+  local more = actual_cost - cost
   if more > 0 then
     corrections.debit(key, state, limit, now_us, more)
     left_us = corrections.left_us(algorithm.load(key), limit, now_us)
-  elseif corrections.refund(key, state, limit, now_us, -more, check.stamp_us) == 0 then
+  elseif corrections.refund(key, state, limit, now_us, -more, stamp_us) == 0 then
     changed = 0
   end
-  if left_us > 0 then redis.call("SET", check.marker, "", "PX", ttl_ms(left_us)) end
+  if left_us > 0 then redis.call("SET", marker, "", "PX", ttl_ms(left_us)) end
   return changed
 end
 
-local function correct(packed_request, op, count, first_key)
-  local checks, changed = read_checks(packed_request, op, count, first_key), 0
-  for _, check in ipairs(checks) do load(check) end
-  for _, check in ipairs(checks) do changed = math.max(changed, correct_one(check)) end
+local function correct(request, first_key)
+  local count, packed_request = request[2], request[3]
+  local checks, changed = {}, 0
+  for index = 1, count do
+    local packed_limit, cost, stamp_us, actual_cost = struct.unpack(">c35I4I7I4", packed_request,
+      FIRST_CHECK + (index - 1) * (CHECK_BYTES + CORRECTION_BYTES))
+    local limit, place = limit_of(packed_limit), first_key + 2 * (index - 1)
+    local key = KEYS[place]
+    checks[index] =
+      {key, KEYS[place + 1], limit.algorithm.load(key, cost), limit, cost, stamp_us, actual_cost}
+  end
+  for _, check in ipairs(checks) do changed = math.max(changed, correct_one(unpack(check))) end
   return struct.pack(CHANGE, 1, changed)
 end
 
-local function hold(packed_request, op, count, first_key)
-  local check = read_checks(packed_request, op, count, first_key)[1]
-  load(check)
-  local algorithm = check.limit.algorithm
-  local change = op == RENEW and algorithm.renew or algorithm.release
-  return struct.pack(CHANGE, 1, change(check.key, check.state, check.limit, now_us, check.what))
+local function hold(request, first_key)
+  local key, packed_request = KEYS[first_key], request[3]
+  local limit = limit_of((struct.unpack(">c35", packed_request, FIRST_CHECK)))
+  local holder = string.sub(packed_request, FIRST_CHECK + CHECK_BYTES)
+  local algorithm = limit.algorithm
+  local change = request[1] == RENEW and algorithm.renew or algorithm.release
+  local changed = change(key, algorithm.load(key, holder), limit, now_us, holder)
+  return struct.pack(CHANGE, 1, changed)
 end
 
-local function reset(packed_request, op, count, first_key)
+local function reset(request, first_key)
   local changed = 0
-  for index = first_key, first_key + count - 1 do
+  for index = first_key, first_key + request[2] - 1 do
     changed = math.max(changed, redis.call("DEL", KEYS[index]))
   end
   return struct.pack(CHANGE, 1, changed)
 end
 
 -- What is replied to a request that failed. The fault of a shadow is nobody's business.
-local function fault(message, op, count, packed_limit)
+local function fault(message, request)
   asking = false
-  if count == 1 and op <= PEEK then
-    local limit = limit_of(packed_limit)
-    if limit.flags % 2 ~= ENFORCE then return "\1" .. unknown(limit) end
+  if request[2] == 1 and request[1] <= PEEK and request[3].flags % 2 ~= ENFORCE then
+    return "\1" .. unknown(request[3])
   end
   return {0, type(message) == "table" and message.err or message}
 end
 
-return {decide, decide, correct, hold, hold, reset, fault = fault}
+return {decide, decide, correct, hold, hold, reset, read = read, fault = fault}
