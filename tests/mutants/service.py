@@ -93,9 +93,12 @@ IN_SERVICE: tuple[Mutant, ...] = (
         + delay_us = readings[0][4]
         uncharged-on-the-receipt
         - and all(check.cost for check in found.checks)
-        key-is-a-format
-        - _json(check.key).replace(b"%", b"%%"), check.cost)
-        + _json(check.key), check.cost)
+        another-s-key
+        - tuple([known.setdefault(text, text) for text in map(_said, found.checks)]),
+        + tuple([_said(found.checks[0]) for _ in found.checks]),
+        another-s-charge
+        - tuple([known.setdefault(text, text) for text in map(_charged, found.checks)]),
+        + tuple([_charged(found.checks[0]) for _ in found.checks]),
         two-limits-of-a-rule
         - if not is_plain or any(len(of_rule) != 1 for of_rule in faces.by_rule):
         + if not is_plain:
@@ -106,8 +109,29 @@ IN_SERVICE: tuple[Mutant, ...] = (
         "tests/server/test_passed.py",
         """
         charge-is-a-format
-        - [_msgpack(field).replace(b"%", b"%%") for field in (*before, attribute, is_asked)]
-        + [_msgpack(field) for field in (*before, attribute, is_asked)]
+        - (before.replace(b"%", b"%%"), behind.replace(b"%", b"%%"))
+        + (before, behind)
+        number-is-a-format
+        - [_array(len(limits)).replace(b"%", b"%%")]
+        + [_array(len(limits))]
+        """,
+    ),
+    *mutants_of(
+        "server/faces.py",
+        "tests/server/test_faces.py tests/server/test_passed.py",
+        """
+        another-tier
+        - return id(rule), id(applied.allowance), applied.enforce,
+        + return id(rule), applied.enforce,
+        another-mode
+        - id(applied.allowance), applied.enforce, applied.checks,
+        + id(applied.allowance), applied.checks,
+        another-cost
+        - applied.checks, applied.cost_by
+        + applied.checks
+        text-is-a-format
+        - return _PART % tuple([_json(text).replace(b"%", b"%%") for text in texts])
+        + return _PART % tuple([_json(text) for text in texts])
         """,
     ),
     *mutants_of(

@@ -20,7 +20,7 @@ from limen.rules import parse
 from limen.server import answers
 from limen.server.faces import faces_of
 from limen.server.passed import Passed, passed_of
-from limen.server.receipts import Receipts
+from limen.server.receipts import Receipts, written_charge, written_charges
 
 RECEIPTS = Receipts("secret", "here")
 LIMITER = AsyncLimiter()
@@ -33,6 +33,13 @@ LIMITS = (
     "7/hour rolling_window",
 )
 FREE = {"by": "user", "limits": {"ann": "unlimited"}, "default": "5/minute"}
+MORE: tuple[dict[str, Any], ...] = (
+    {},
+    {"key": ["user", "path"]},
+    {"key": ["path"]},
+    {"cost": 3},
+    {"cost": "tokens"},
+)
 microseconds = st.integers(0, 10**12)
 readings = st.tuples(
     st.just(True),
@@ -59,17 +66,23 @@ def prepared(asked: Asked) -> Passed | None:
 
 
 @given(
-    limits=st.lists(st.sampled_from(LIMITS), min_size=1, max_size=4),
+    limits=st.lists(
+        st.tuples(st.sampled_from(LIMITS), st.sampled_from(MORE)), min_size=1, max_size=4
+    ),
     user=st.text(min_size=1, max_size=20),
     cost=st.integers(1, 10**9),
     said=st.lists(readings, min_size=4, max_size=4),
     number=st.integers(0, 2**63),
 )
 def test_the_short_form_says_what_the_long_one_says(
-    limits: list[str], user: str, cost: int, said: list[Reading], number: int
+    limits: list[tuple[str, dict[str, Any]]],
+    user: str,
+    cost: int,
+    said: list[Reading],
+    number: int,
 ) -> None:
-    rules = [rule(n, limit) for n, limit in enumerate(limits)]
-    asked = asked_of(*rules, cost=cost, user=user)
+    rules = [rule(n, limit, **more) for n, (limit, more) in enumerate(limits)]
+    asked = asked_of(*rules, cost=cost, user=user, path=f"/%d/{user}", tokens="9")
     faces = faces_of(asked.found.applied)
     passed = passed_of(asked, faces, LIMITER.prepare)
     assert passed is not None
@@ -87,6 +100,16 @@ def test_the_short_form_says_what_the_long_one_says(
     assert list(msgspec.json.decode(body)) == list(msgspec.to_builtins(message))
     usual = answers.headers_of(verdict, faces, standings, answers.QUICK_STYLES, 0.0)
     assert usual == [(b"ratelimit-policy", passed.faces.policy), (b"ratelimit", standing)]
+
+
+@pytest.mark.parametrize("number", [1, 15, 16, 36, 37, 300])
+def test_a_number_is_no_part_of_a_format(number: int) -> None:
+    """37 is one: in msgpack, as the length of a list or of a text."""
+    limit, name, attribute = number * "l", number * "n", number * "a"
+    charges = written_charges(number * [(limit, name, attribute, True)])
+    said = charges % (number * (written_charge("%k", number, None), bytes(8)))
+    charge = [limit, name, "%k", number, None, 0, attribute, True]
+    assert msgspec.msgpack.decode(said) == number * [charge]
 
 
 def test_names_are_no_part_of_a_format() -> None:

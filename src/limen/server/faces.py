@@ -5,7 +5,7 @@ Worked out when a question is understood, and remembered with it: an answer then
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -16,12 +16,12 @@ from limen.http import Policy, policies
 from limen.model import Concurrency, Limit
 from limen.rules.rule import Applied
 from limen.rules.ruleset import RuleSet
+from limen.server.receipts import written_charges
 
 _MOST_KNOWN = 10_000
 _PART = (
-    b'{"rule":%b,"name":%b,"limit":%b,"key":%%b,"mode":%b,"allowed":true,"cost":%%d,'
-    b'"remaining":%%%%d,"retry_after":0.0,"reset_after":%%%%a,"tier":%b,"variant":%b,'
-    b'"reason":null}'
+    b'{"rule":%b,"name":%b,"limit":%b,%%b,"remaining":%%d,"retry_after":0.0,"reset_after":%%a,'
+    b'"tier":%b,"variant":%b,"reason":null}'
 )
 _json = msgspec.json.Encoder().encode
 
@@ -47,9 +47,6 @@ class Face(Struct, frozen=True, gc=False):
     """What headers say; None for a shadow, of which nobody is told."""
     begin: bytes
     """How an answer begins that lets pass, when this limit binds."""
-    part: bytes
-    """Its part of such an answer, for `%` with key and cost; and that for `%` with what remains,
-    and seconds to reset."""
 
 
 class Faces(Struct, frozen=True, gc=False):
@@ -76,33 +73,39 @@ class Faces(Struct, frozen=True, gc=False):
     """The same, as they are checked."""
     rules: tuple[str, ...]
     """The rule of each limit."""
+    parts: bytes
+    """What an answer says of limits that let pass, for `%` with what is `said` of a check, what
+    remains, and seconds to reset; of each."""
+    charges: bytes
+    """What a receipt says of them, for `%` with what is `charged`, and the stamp; of each."""
 
 
 class Gallery:
-    """Remembers the faces of rules that say the same to everybody, as nearly all rules do."""
+    """Remembers the faces of rules: they say the same to many."""
 
     def __init__(self) -> None:
         self._rules: RuleSet | None = None
-        self._known: dict[tuple[int, ...], Faces] = {}
+        self._known: dict[tuple[Hashable, ...], Faces] = {}
 
     def faces(self, asked: Asked) -> Faces:
         """Return what is said of the rules that a request meets."""
         if asked.rules is not self._rules or len(self._known) > _MOST_KNOWN:
             self._rules, self._known = asked.rules, {}
         applied = asked.found.applied
-        if not are_plain(applied):
-            return faces_of(applied)
-        # Plain ones are there as long as their rule set, and so are their ids.
-        key = tuple(map(id, applied))
+        key = tuple([_sign(of) for of in applied])
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = faces_of(applied)
         return found
 
 
-def are_plain(applied: Sequence[Applied]) -> bool:
-    """Return whether rules say the same to everybody whom they apply to."""
-    return all(of.rule.is_plain for of in applied)
+def _sign(applied: Applied) -> Hashable:
+    """Return what tells how a rule applies from all else in its rule set."""
+    rule = applied.rule
+    # What is part of the set is there as long as the set, and so is its id.
+    if rule.is_plain:
+        return id(rule)
+    return id(rule), id(applied.allowance), applied.enforce, applied.checks, applied.cost_by
 
 
 def faces_of(applied: Sequence[Applied]) -> Faces:
@@ -132,6 +135,8 @@ def faces_of(applied: Sequence[Applied]) -> Faces:
         each,
         tuple([limit for of in applied for limit in limits_of(of)]),
         tuple([face.rule for face in each]),
+        b",".join([_part(face) for face in each]),
+        written_charges([(f.limit, f.counts_as, f.attribute, f.is_asked) for f in each]),
     )
 
 
@@ -147,20 +152,22 @@ def _face(
     applied: Applied, number: int, limit: Limit | Concurrency, policies: Iterator[Policy]
 ) -> Face:
     rule, allowance = applied.rule, applied.allowance
-    name, text = f"{rule.name}#{number}", str(limit)
-    mode: wire.Mode = "enforce" if applied.enforce else "shadow"
-    said = (rule.name, name, text, mode, allowance.tier, allowance.variant)
+    text = str(limit)
     return Face(
         rule.name,
-        name,
+        f"{rule.name}#{number}",
         text,
         limit.name,
-        mode,
+        "enforce" if applied.enforce else "shadow",
         allowance.tier,
         allowance.variant,
         rule.cost if isinstance(rule.cost, str) else None,
         applied.cost_by is None,
         next(policies) if applied.enforce else None,
         b'{"allowed":true,"rule":%b,"limit":%b' % (_json(rule.name), _json(text)),
-        _PART % tuple([_json(each).replace(b"%", b"%%%%") for each in said]),
     )
+
+
+def _part(face: Face) -> bytes:
+    texts = (face.rule, face.name, face.limit, face.tier, face.variant)
+    return _PART % tuple([_json(text).replace(b"%", b"%%") for text in texts])

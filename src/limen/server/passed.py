@@ -16,10 +16,11 @@ from limen.http import MAX_POLICIES
 from limen.limiter import Prepared
 from limen.limiter.plan import nearest
 from limen.model import Check, Limit, Reading
-from limen.server.faces import Face, Faces
-from limen.server.receipts import Charged, Receipts, written_charges
+from limen.server.faces import Faces
+from limen.server.receipts import Receipts, written_charge
 
 _json = msgspec.json.Encoder().encode
+_SAID = b'"key":%b,"mode":"enforce","allowed":true,"cost":%d'
 _WHOLE = (
     b'%b,"remaining":%d,"retry_after":0.0,"reset_after":%a,"delay":%a,"source":"store",'
     b'"degraded":false,"version":%b,"id":%b,"receipt":%b,"parts":[%b],"exempt":[],'
@@ -33,10 +34,11 @@ class Passed(Struct, frozen=True, gc=False):
     prepared: Prepared
     """Its checks."""
     faces: Faces
-    parts: bytes
-    """What is said of all checks, for `%` with what remains and seconds to reset of each."""
-    charges: bytes
-    """What a receipt says of all checks, for `%` with the stamp of each."""
+    """What is the same for all that come under these limits."""
+    said: tuple[bytes, ...]
+    """What an answer says of each check besides."""
+    charged: tuple[bytes, ...]
+    """What a receipt says of each check besides."""
     version: str
     """The rules that decide."""
 
@@ -44,13 +46,13 @@ class Passed(Struct, frozen=True, gc=False):
         """Return the value of `RateLimit`, and the message."""
         faces, at, is_usual = self.faces, 0, True
         standings: list[int] = []
-        parts: list[float] = []
-        for reading, most in zip(readings, faces.most, strict=True):
+        parts: list[bytes | float] = []
+        for reading, most, said in zip(readings, faces.most, self.said, strict=True):
             _, remaining, _, reset_us, _, _ = reading
             if reset_us <= 0 or remaining > most:
                 is_usual = False
             standings += remaining, -(-reset_us // 1_000_000)
-            parts += remaining, reset_us / 1e6
+            parts += said, remaining, reset_us / 1e6
         delay_us = readings[0][4]
         if len(readings) > 1:
             at = nearest(faces.limits, [reading[1] for reading in readings])
@@ -64,14 +66,16 @@ class Passed(Struct, frozen=True, gc=False):
             _json(self.version),
             _json(id_),
             receipt,
-            self.parts % tuple(parts),
+            faces.parts % tuple(parts),
         )
         return faces.standing % tuple(standings) if is_usual else self._standing(readings), body
 
     def receipt(self, readings: Sequence[Reading], id_: int, receipts: Receipts) -> bytes:
         """Return what can be refunded, in JSON."""
-        stamps = tuple([reading[5].to_bytes(8) for reading in readings])
-        return b'"%b"' % receipts.written(id_, self.charges % stamps)
+        charges: list[bytes] = []
+        for charged, reading in zip(self.charged, readings, strict=True):
+            charges += charged, reading[5].to_bytes(8)
+        return b'"%b"' % receipts.written(id_, self.faces.charges % tuple(charges))
 
     def _standing(self, readings: Sequence[Reading]) -> bytes:
         """Return the value of `RateLimit` where a quota is untouched, or more is left than fits."""
@@ -98,28 +102,19 @@ def passed_of(
         return None
     # Slots are held, and not asked for: they would have neither a time nor a stamp.
     assert all(isinstance(check.limit, Limit) for check in found.checks)
-    pairs = list(zip(faces.each, found.checks, strict=True))
+    known: dict[bytes, bytes] = {}  # most count by the same key: once is enough
     return Passed(
         prepare(tuple(found.checks)),
         faces,
-        b",".join([_part(*pair) for pair in pairs]),
-        written_charges([_charged(*pair) for pair in pairs]),
+        tuple([known.setdefault(text, text) for text in map(_said, found.checks)]),
+        tuple([known.setdefault(text, text) for text in map(_charged, found.checks)]),
         asked.rules.version,
     )
 
 
-def _part(face: Face, check: Check) -> bytes:
-    return face.part % (_json(check.key).replace(b"%", b"%%"), check.cost)
+def _said(check: Check) -> bytes:
+    return _SAID % (_json(check.key), check.cost)
 
 
-def _charged(face: Face, check: Check) -> Charged:
-    return (
-        face.limit,
-        face.counts_as,
-        check.key,
-        check.cost,
-        check.subject,
-        0,
-        face.attribute,
-        face.is_asked,
-    )
+def _charged(check: Check) -> bytes:
+    return written_charge(check.key, check.cost, check.subject)

@@ -23,7 +23,7 @@ from limen.limiter.plan import distinct
 from limen.model import Check, Decision, Limit
 from limen.server import answers
 from limen.server.exchange import Rejected, decoded
-from limen.server.faces import Faces, Gallery, are_plain
+from limen.server.faces import Faces, Gallery
 from limen.server.memo import Memo
 from limen.server.passed import Passed, passed_of
 
@@ -149,9 +149,11 @@ def _size(body: bytes, asking: Asking) -> int:
     size = 1_900 + 230 * len(checks) + 3 * len(body)
     size += sum([len(key) for key in {check.key for check in checks}])
     if passed is not None:
-        size += len(passed.parts) + len(passed.charges)
-    if asking.asked is not None and not are_plain(asking.asked.found.applied):
-        size += 400 + 750 * len(checks)  # faces of its own
+        size += sum([len(text) for text in {*passed.said, *passed.charged}])
+    if asking.asked is not None and any(
+        of.allowance.is_override for of in asking.asked.found.applied
+    ):
+        size += 800 + 900 * len(checks)  # faces of its own
     return size
 
 

@@ -27,7 +27,7 @@ _RECEIPT, _SLOT = b"r", b"s"
 _LONG = 4_096
 # In msgpack: an array of three, a text of sixteen letters, an empty one, and an array.
 _BEGIN = b"\x93\xb0%016x\xa0%b"
-_STAMP = b"\xcf%b"
+_CHARGE = b"%b%%b\xcf%%b%b"
 _msgpack = msgspec.msgpack.Encoder().encode
 
 
@@ -181,13 +181,23 @@ class Receipts:
         return mac.digest()
 
 
-def written_charges(charges: Sequence[Charged]) -> bytes:
-    """Write charges for `Receipts.written`, but for the stamps: for `%` with eight bytes each."""
-    written = [_array(len(charges)).replace(b"%", b"%%")]
-    for *before, _, attribute, is_asked in charges:
-        fields = [_msgpack(field).replace(b"%", b"%%") for field in (*before, attribute, is_asked)]
-        written += [_array(8), *fields[:5], _STAMP, *fields[5:]]
+def written_charges(limits: Sequence[tuple[str, str | None, str | None, bool]]) -> bytes:
+    """Write charges for `Receipts.written`: all that their limits say.
+
+    Of each, its text and name, the attribute, and whether it is charged as asked. For `%` with
+    a `written_charge` and eight bytes of the stamp, of each.
+    """
+    written = [_array(len(limits)).replace(b"%", b"%%")]
+    for text, name, attribute, is_asked in limits:
+        fields = [_msgpack(field) for field in (text, name, attribute, is_asked)]
+        before, behind = _array(8) + fields[0] + fields[1], fields[2] + fields[3]
+        written.append(_CHARGE % (before.replace(b"%", b"%%"), behind.replace(b"%", b"%%")))
     return b"".join(written)
+
+
+def written_charge(key: str, cost: int, subject: str | None) -> bytes:
+    """Write what a charge says besides."""
+    return b"".join(map(_msgpack, (key, cost, subject)))
 
 
 def _array(length: int) -> bytes:

@@ -107,7 +107,7 @@ class AsyncRedisBackend:
 
     def prepare(self, checks: tuple[Check, ...]) -> Request | None:
         """Return checks as they are asked; None where who is asked may change."""
-        return None if self._router.moves else self._packer.checks(checks, True, "")
+        return None if self._router.moves else self._packer.lasting(checks)
 
     async def run_prepared(
         self, checks: tuple[Check, ...], prepared: Request | None, within: float | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator, Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
@@ -202,6 +202,12 @@ class Packer:
         keys, packed = script.pack_checks(self._namespace, checks, charge, holder)
         return Request(keys, packed, script.answer_bytes(len(checks)), self._slot(keys[0]))
 
+    def lasting(self, checks: Sequence[Check]) -> Request:
+        """Return the request that decides and charges checks, for who will ask it many times."""
+        request = self.checks(checks, True, "")
+        request.packed = _same(request.packed)
+        return request
+
     def change(self, change: Change) -> Request:
         """Return the request that carries out a change in one slot."""
         keys, packed = script.pack_change(self._namespace, change)
@@ -220,6 +226,12 @@ class Packer:
 
     def _slot(self, key: str) -> int:
         return key_slot(key.encode()) if self._clustered else 0
+
+
+@lru_cache(maxsize=1_024)
+def _same(packed: bytes) -> bytes:
+    """Return what equals it and was there before: what differs is the keys, nearly always."""
+    return packed
 
 
 def is_suspicious(answer: Answer | None) -> bool:
