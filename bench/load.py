@@ -12,13 +12,17 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import cast
 
 import uvloop
 
 _LENGTH = b"content-length: "
+_END = b"\r\n\r\n"
+MANNERS = ("plain", "traced", "apart")
+"""How requests are sent: with the same head each time; with an id and a trace of their own; with
+head and body one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ class Client(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Ask again once the answer is whole."""
         self._buffer = data = self._buffer + data if self._buffer else data
-        end = data.find(b"\r\n\r\n")
+        end = data.find(_END)
         if end < 0:
             return
         at = data.find(_LENGTH, 0, end)
@@ -83,14 +87,22 @@ class Client(asyncio.Protocol):
             self._transport.close()
             return
         self._asked_at = time.perf_counter()
-        self._transport.write(request)
+        if not self._crowd.apart:
+            self._transport.write(request)
+            return
+        end = request.find(_END) + len(_END)
+        self._transport.write(request[:end])
+        # Not now: what is written in one turn of the loop is sent as one packet.
+        asyncio.get_running_loop().call_soon(self._transport.write, request[end:])
 
 
 class Crowd:
     """All clients together: what they ask, until when, and what they saw."""
 
-    def __init__(self, request: Callable[[int], bytes], seconds: float) -> None:
-        self._request = request
+    def __init__(self, requests: Sequence[bytes], seconds: float, *, apart: bool = False) -> None:
+        self.apart: bool = apart
+        """Whether head and body are sent one after the other."""
+        self._requests = requests
         self._seconds = seconds
         self._starts = self._ends = 0.0
         self._number = self._failed = self._allowed = 0
@@ -122,7 +134,7 @@ class Crowd:
         if time.perf_counter() >= self._ends:
             return None
         self._number += 1
-        return self._request(self._number)
+        return self._requests[self._number % len(self._requests)]
 
     def answered(self, seconds: float, answer: bytes) -> None:
         """Take note of an answer."""
@@ -144,10 +156,16 @@ class Crowd:
             self._over.set()
 
 
-def post(path: str, body: bytes) -> bytes:
-    """Return a request."""
-    head = f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(body)}\r\n\r\n"
+def post(path: str, body: bytes, more: str = "") -> bytes:
+    """Return a request, with more lines in its head."""
+    head = f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(body)}\r\n{more}\r\n"
     return head.encode() + body
+
+
+def trace(number: int) -> str:
+    """Return an id and a trace, as lines of a head."""
+    parent = f"traceparent: 00-{number:032x}-{number:016x}-01"
+    return f"x-request-id: {number:016x}\r\n{parent}\r\n"
 
 
 def main() -> None:
@@ -158,6 +176,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--users", type=int, default=10_000)
     parser.add_argument("--list", type=int, default=0, help="how many questions in one request")
+    parser.add_argument("--manner", choices=MANNERS, default="plain", help="how it is sent")
     options = parser.parse_args()
 
     def question(number: int) -> str:
@@ -166,13 +185,18 @@ def main() -> None:
 
     def request(number: int) -> bytes:
         if not options.list:
-            return post("/v1/check", question(number).encode())
+            more = trace(number) if options.manner == "traced" else ""
+            return post("/v1/check", question(number).encode(), more)
         first = number * options.list
         questions = ",".join(question(first + each) for each in range(options.list))
         return post("/v1/check", f"[{questions}]".encode())
 
+    # Before they are needed: this process shares the machine with those whom it measures.
+    requests = [request(number) for number in range(options.users // max(1, options.list))]
+
     async def run() -> Seen:
-        return await Crowd(request, options.seconds).ask("127.0.0.1", options.port, options.clients)
+        crowd = Crowd(requests, options.seconds, apart=options.manner == "apart")
+        return await crowd.ask("127.0.0.1", options.port, options.clients)
 
     seen = uvloop.run(run())
     json.dump(asdict(seen), sys.stdout)

@@ -29,13 +29,20 @@ from bench.load import Seen
 from bench.report import table
 
 MATCHING = (1, 3, 10)
-CONSTANT, SHORT = 0, -1
+CONSTANT, SHORT, TRACED, APART = 0, -1, -2, -3
 TARGET = Target(0.6, 0.8)
 CLIENTS = 64
 LISTED = 100
 _ROUNDS, _QUICK_ROUNDS = 7, 2
 _SECONDS, _QUICK_SECONDS = 1.5, 0.5
 _PATIENCE_S = 30.0
+_NAMES = {
+    1: "1 rule that matches",
+    TRACED: "1 rule, each with an id and a trace",
+    APART: "1 rule, head and body apart",
+    3: "3 rules that match",
+    10: "10 rules that match",
+}
 Name = TypeVar("Name")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -61,12 +68,14 @@ class Contender:
     pid: int
     store: int | None = None
     """The process of the store, if it has one."""
+    manner: str = "plain"
+    """How its clients send their requests; see `bench.load`."""
 
     def block(self, seconds: float, listed: int = 0) -> Block:
         """Let a crowd ask for a while."""
         pids = (self.pid,) if self.store is None else (self.pid, self.store)
         before = [cpu_s(pid) for pid in pids]
-        seen = _ask(self.port, seconds, CLIENTS if not listed else 4, listed)
+        seen = _ask(self.port, seconds, CLIENTS if not listed else 4, listed, self.manner)
         spent = [cpu_s(pid) - then for pid, then in zip(pids, before, strict=True)]
         if seen.failed or not seen.answers:
             raise BenchError(f"{seen.failed} of {seen.answers} answers were no answers")
@@ -86,6 +95,8 @@ def run(quick: bool, say: Callable[[str], None]) -> str:
             place = Path(folder) / str(number)
             started = stack.enter_context(_service(place, number, redis.url))
             contenders[number] = replace(started, store=redis.pid)
+        contenders[TRACED] = replace(contenders[1], manner="traced")
+        contenders[APART] = replace(contenders[1], manner="apart")
         blocks = measure(contenders, rounds, seconds)
         say(f"service: lists of {LISTED}")
         lists = [contenders[1].block(seconds, LISTED) for _ in range(rounds)]
@@ -119,15 +130,13 @@ def service_table(blocks: Mapping[int, Sequence[Block]], lists: Sequence[Block])
         ["a constant", *figures(constant), "", "", ""],
         ["a constant, by the short way", *figures(blocks[SHORT]), "", "", ""],
     ]
-    for number in MATCHING:
-        ratios = _ratios(blocks[number], constant)
-        rules = "1 rule that matches" if number == 1 else f"{number} rules that match"
-        ratio = median(ratios)
+    for number, name in _NAMES.items():
+        ratio = median(_ratios(blocks[number], constant))
         store_us = median(block.store_us for block in blocks[number])
+        verdict = TARGET.verdict(ratio) if number in MATCHING else ""
         rows.append(
-            [rules, *figures(blocks[number]), f"{store_us:.0f}", f"**{ratio:.2f}x**",
-             TARGET.verdict(ratio)]
-        )  # fmt: skip
+            [name, *figures(blocks[number]), f"{store_us:.0f}", f"**{ratio:.2f}x**", verdict]
+        )
     head = ["`POST /v1/check`", "a second", "p50 ms", "p99 ms", "CPU µs", "Redis µs",
             "of the constant", ""]  # fmt: skip
     least_us = 1e6 / (TARGET.minimum * median(block.per_second for block in constant))
@@ -240,9 +249,9 @@ def until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
     raise BenchError("a server did not start")
 
 
-def _ask(port: int, seconds: float, clients: int, listed: int) -> Seen:
+def _ask(port: int, seconds: float, clients: int, listed: int, manner: str) -> Seen:
     command = [sys.executable, "-m", "bench.load", str(port), "--seconds", str(seconds)]
-    command += ["--clients", str(clients), "--list", str(listed)]
+    command += ["--clients", str(clients), "--list", str(listed), "--manner", manner]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=seconds + _PATIENCE_S, check=False
     )

@@ -255,8 +255,8 @@ IN_PYTHON: tuple[Mutant, ...] = (
         - max(refusing, key=_wait)
         + min(refusing, key=_wait)
         furthest-binds
-        - is_nearer = its_left * whole < left *
-        + is_nearer = its_left * whole > left *
+        - is_nearer = its_left * most < left *
+        + is_nearer = its_left * most > left *
         shadow-refuses
         - refusing = [part for part in enforced if not part.allowed]
         + refusing = [part for part in parts if not part.allowed]

@@ -86,11 +86,23 @@ IN_SERVICE: tuple[Mutant, ...] = (
         "tests/server/test_passed.py",
         """
         first-binds
-        - faces.each[at].begin,
-        + faces.each[0].begin,
+        - begin, left, whole, binding_us = face.begin, remaining, its_whole, reset_us
+        + left, whole, binding_us = remaining, its_whole, reset_us
+        least-left-binds
+        - if remaining * whole < left * its_whole:
+        + if remaining < left:
         first-delay
-        - delay_us = max([reading[4] for reading in readings])
-        + delay_us = readings[0][4]
+        - if its_delay_us > delay_us:
+        + if not standings:
+        more-than-fits
+        - if reset_us <= 0 or remaining > most:
+        + if reset_us <= 0:
+        more-than-fits-alone
+        - reset_us > 0 and left <= faces.most[0]
+        + reset_us > 0
+        untouched-alone
+        - reset_us > 0 and left <= faces.most[0]
+        + left <= faces.most[0]
         uncharged-on-the-receipt
         - and all(check.cost for check in found.checks)
         another-s-key

@@ -203,7 +203,7 @@ def _wait(part: Decision) -> float:
     return math.inf if part.retry_after is None else part.retry_after
 
 
-def _whole(limit: Limit | Concurrency) -> int:
+def whole(limit: Limit | Concurrency) -> int:
     """Return the most that can be left: a full bucket has its burst, not its quota."""
     return limit.capacity if isinstance(limit, Limit) else limit.slots
 
@@ -211,14 +211,14 @@ def _whole(limit: Limit | Concurrency) -> int:
 def nearest(limits: Sequence[Limit | Concurrency], remaining: Sequence[int]) -> int:
     """Return which limit has the smallest share left; of equals, the first."""
     at, limit, left = 0, limits[0], remaining[0]
-    whole = _whole(limit)
+    most = whole(limit)
     for other, its_limit in enumerate(limits):
         its_left = remaining[other]
         if its_limit is limit:
             is_nearer = its_left < left
         else:
             # Multiplied crosswise, because a quotient would be rounded.
-            is_nearer = its_left * whole < left * _whole(its_limit)
+            is_nearer = its_left * most < left * whole(its_limit)
         if is_nearer:
-            at, limit, left, whole = other, its_limit, its_left, _whole(its_limit)
+            at, limit, left, most = other, its_limit, its_left, whole(its_limit)
     return at

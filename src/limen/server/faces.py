@@ -13,6 +13,7 @@ from msgspec import Struct
 from limen import wire
 from limen.engine import Asked
 from limen.http import Policy, policies
+from limen.limiter.plan import whole
 from limen.model import Concurrency, Limit
 from limen.rules.rule import Applied
 from limen.rules.ruleset import RuleSet
@@ -69,8 +70,8 @@ class Faces(Struct, frozen=True, gc=False):
     """What can be left of each limit that headers tell of."""
     each: tuple[Face, ...]
     """All limits, rule after rule."""
-    limits: tuple[Limit | Concurrency, ...]
-    """The same, as they are checked."""
+    wholes: tuple[int, ...]
+    """What each of them hands out at most."""
     rules: tuple[str, ...]
     """The rule of each limit."""
     parts: bytes
@@ -133,7 +134,7 @@ def faces_of(applied: Sequence[Applied]) -> Faces:
         standing.encode(),
         tuple([policy.most for policy in found]),
         each,
-        tuple([limit for of in applied for limit in limits_of(of)]),
+        tuple([whole(limit) for of in applied for limit in limits_of(of)]),
         tuple([face.rule for face in each]),
         b",".join([_part(face) for face in each]),
         written_charges([(f.limit, f.counts_as, f.attribute, f.is_asked) for f in each]),

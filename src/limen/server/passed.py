@@ -14,7 +14,6 @@ from msgspec import Struct
 from limen.engine import Asked
 from limen.http import MAX_POLICIES
 from limen.limiter import Prepared
-from limen.limiter.plan import nearest
 from limen.model import Check, Limit, Reading
 from limen.server.faces import Faces
 from limen.server.receipts import Receipts, written_charge
@@ -44,23 +43,18 @@ class Passed(Struct, frozen=True, gc=False):
 
     def told(self, readings: Sequence[Reading], id_: str, receipt: bytes) -> tuple[bytes, bytes]:
         """Return the value of `RateLimit`, and the message."""
-        faces, at, is_usual = self.faces, 0, True
-        standings: list[int] = []
-        parts: list[bytes | float] = []
-        for reading, most, said in zip(readings, faces.most, self.said, strict=True):
-            _, remaining, _, reset_us, _, _ = reading
-            if reset_us <= 0 or remaining > most:
-                is_usual = False
-            standings += remaining, -(-reset_us // 1_000_000)
-            parts += said, remaining, reset_us / 1e6
-        delay_us = readings[0][4]
-        if len(readings) > 1:
-            at = nearest(faces.limits, [reading[1] for reading in readings])
-            delay_us = max([reading[4] for reading in readings])
-        _, remaining, _, reset_us, _, _ = readings[at]
+        faces = self.faces
+        if len(readings) == 1:
+            # What most requests are, without a loop.
+            _, left, _, reset_us, delay_us, _ = readings[0]
+            begin, is_usual = faces.each[0].begin, reset_us > 0 and left <= faces.most[0]
+            standings: Sequence[int] = (left, -(-reset_us // 1_000_000))
+            parts: Sequence[bytes | float] = (self.said[0], left, reset_us / 1e6)
+        else:
+            begin, left, reset_us, delay_us, is_usual, standings, parts = self._together(readings)
         body = _WHOLE % (
-            faces.each[at].begin,
-            remaining,
+            begin,
+            left,
             reset_us / 1e6,
             delay_us / 1e6,
             _json(self.version),
@@ -69,6 +63,30 @@ class Passed(Struct, frozen=True, gc=False):
             faces.parts % tuple(parts),
         )
         return faces.standing % tuple(standings) if is_usual else self._standing(readings), body
+
+    def _together(
+        self, readings: Sequence[Reading]
+    ) -> tuple[bytes, int, int, int, bool, list[int], list[bytes | float]]:
+        """Return what one limit says for all of them, and what is said of each."""
+        faces, is_usual, delay_us = self.faces, True, 0
+        _, left, _, binding_us, _, _ = readings[0]
+        begin, whole = faces.each[0].begin, faces.wholes[0]
+        standings: list[int] = []
+        parts: list[bytes | float] = []
+        for reading, most, its_whole, said, face in zip(
+            readings, faces.most, faces.wholes, self.said, faces.each, strict=True
+        ):
+            _, remaining, _, reset_us, its_delay_us, _ = reading
+            if reset_us <= 0 or remaining > most:
+                is_usual = False
+            if its_delay_us > delay_us:
+                delay_us = its_delay_us
+            # The one with the smallest share left speaks for all, as limiter.plan.nearest has it.
+            if remaining * whole < left * its_whole:
+                begin, left, whole, binding_us = face.begin, remaining, its_whole, reset_us
+            standings += remaining, -(-reset_us // 1_000_000)
+            parts += said, remaining, reset_us / 1e6
+        return begin, left, binding_us, delay_us, is_usual, standings, parts
 
     def receipt(self, readings: Sequence[Reading], id_: int, receipts: Receipts) -> bytes:
         """Return what can be refunded, in JSON."""
