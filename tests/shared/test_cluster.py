@@ -72,15 +72,16 @@ class TestReshard:
         numbers = threads.told.numbers
         assert numbers == list(range(2, len(numbers) + 2)), "counts are exact"
 
+    @pytest.mark.parametrize("by_word", [False, True])
     def test_tasks_do_not_notice_400_slots_that_move_and_one_that_moves_to_and_fro(
-        self, cluster: servers.Cluster, url: str
+        self, cluster: servers.Cluster, url: str, by_word: bool
     ) -> None:
-        key = key_on(cluster, cluster.ports[2])
+        key = key_on(cluster, cluster.ports[2], f"key-{by_word}-")
         first = min(slot_of(key), 15_900)
 
         async def ask() -> None:
             async with AsyncLimiter(url, deadline=PATIENT_S) as limiter:
-                async with Tasks(limiter, 24, key=key) as tasks:
+                async with Tasks(limiter, 24, key=key, by_word=by_word) as tasks:
                     await asyncio.to_thread(
                         cluster.move_slots, range(first, first + 400), cluster.ports[0]
                     )
@@ -89,6 +90,8 @@ class TestReshard:
                 assert tasks.told.sources.keys() == {"store"}
                 numbers = tasks.told.numbers
                 assert numbers == list(range(1, len(numbers) + 1)), "counts are exact"
+                # All but those who came before anything was known of the cluster.
+                assert tasks.left_word >= (len(numbers) - 24 if by_word else 0)
 
         asyncio.run(ask())
 

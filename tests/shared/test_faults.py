@@ -67,11 +67,12 @@ class TestKilledUnderLoad:
             assert threads.told.slowest_s < DEADLINE_S + SLACK_S
             assert wait_for_the_store(limiter) < 1
 
-    def test_tasks_get_decisions_in_time(self, mortal: servers.Server) -> None:
+    @pytest.mark.parametrize("by_word", [False, True])
+    def test_tasks_get_decisions_in_time(self, mortal: servers.Server, by_word: bool) -> None:
         async def ask() -> Told:
             async with AsyncLimiter(url_of(mortal.port), deadline=DEADLINE_S) as limiter:
                 await wait_for_the_store_async(limiter)
-                async with Tasks(limiter, 32) as tasks:
+                async with Tasks(limiter, 32, by_word=by_word) as tasks:
                     await asyncio.sleep(0.3)
                     await asyncio.to_thread(mortal.kill)
                     await asyncio.sleep(0.5)
@@ -105,11 +106,12 @@ class TestFrozenUnderLoad:
             assert len(set(numbers)) == len(numbers), "an old reply was taken for a new one"
             wait_for_the_store(limiter)
 
-    def test_tasks_get_decisions_in_time(self, mortal: servers.Server) -> None:
+    @pytest.mark.parametrize("by_word", [False, True])
+    def test_tasks_get_decisions_in_time(self, mortal: servers.Server, by_word: bool) -> None:
         async def ask() -> Told:
             async with AsyncLimiter(url_of(mortal.port), deadline=DEADLINE_S) as limiter:
                 await wait_for_the_store_async(limiter)
-                async with Tasks(limiter, 32) as tasks:
+                async with Tasks(limiter, 32, by_word=by_word) as tasks:
                     await asyncio.sleep(0.2)
                     mortal.pause()
                     await asyncio.sleep(0.5)

@@ -92,12 +92,13 @@ def test_who_is_not_primary_any_more_is_left_though_it_takes_writes() -> None:
         assert set(asyncio.run(ask_both(fresh))) == {"store"}
 
 
-def test_a_killed_primary_is_replaced(group: servers.Sentinel, url: str) -> None:
+@pytest.mark.parametrize("by_word", [False, True])
+def test_a_killed_primary_is_replaced(group: servers.Sentinel, url: str, by_word: bool) -> None:
     async def ask() -> Told:
         async with AsyncLimiter(url, deadline=0.25) as limiter:
             await limiter.ping()
             before = group.primary_port()
-            async with Tasks(limiter, 8) as tasks:
+            async with Tasks(limiter, 8, by_word=by_word) as tasks:
                 await asyncio.sleep(0.2)
                 killed = await asyncio.to_thread(group.kill_primary)
                 await asyncio.to_thread(lambda: group.wait_for_primary(other_than=before))
@@ -107,6 +108,7 @@ def test_a_killed_primary_is_replaced(group: servers.Sentinel, url: str) -> None
                     await asyncio.sleep(0.02)
                 await asyncio.sleep(0.1)
             killed.restart()
+            assert (tasks.left_word > 0) is by_word
             return tasks.told
 
     told = asyncio.run(ask())

@@ -106,8 +106,8 @@ class AsyncRedisBackend:
         return await self._drive(home, steps, ends)
 
     def prepare(self, checks: tuple[Check, ...]) -> Request | None:
-        """Return checks as they are asked; None where who is asked may change."""
-        return None if self._router.moves else self._packer.lasting(checks)
+        """Return checks as they are asked; None where one call cannot decide them."""
+        return self._packer.lasting(checks) if self._packer.is_together(checks) else None
 
     async def run_prepared(
         self, checks: tuple[Check, ...], prepared: Request | None, within: float | None = None
@@ -122,11 +122,15 @@ class AsyncRedisBackend:
     def run_soon(self, prepared: Request | None, tell: Tell) -> bool:
         """Decide what was prepared, and charge it: without a task, for who asks very often.
 
-        False, and nothing is done, while the server is left alone.
+        False, and nothing is done, while the server is left alone or not known.
         """
+        if prepared is None:
+            return False
         home = self._home()
-        address = None if prepared is None else self._router.address(prepared)
-        if prepared is None or address is None:
+        if self._router.moves:
+            self._keep_shape(home)
+        address = self._router.address(prepared)
+        if address is None:
             return False
         lane = home.lanes.get(address) or self._lane_to(home, address)
         if lane.breaker.is_open:
@@ -322,10 +326,14 @@ class AsyncRedisBackend:
         task.add_done_callback(home.tasks.discard)
         return task
 
-    async def _know_shape(self, home: Home, ends: float) -> None:
-        """Have the cluster's shape looked up, if it is time to; wait only if it was never known."""
+    def _keep_shape(self, home: Home) -> None:
+        """Have it looked up whom to ask, if it is time to."""
         if self._router.should_refresh(home.loop.time()):
             self._leave_behind(home, self._refresh_behind(home))
+
+    async def _know_shape(self, home: Home, ends: float) -> None:
+        """Have the cluster's shape looked up, if it is time to; wait only if it was never known."""
+        self._keep_shape(home)
         # Not an event: it may be another loop that is looking it up.
         while self._router.is_unknown_yet and home.loop.time() < ends:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
