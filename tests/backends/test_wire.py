@@ -42,7 +42,7 @@ def ask(wire: Wire, server: socket.socket, times: int, *, after_s: float = 0.0) 
 def test_who_slept_looks_out_again_when_replies_come_sooner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sync_lane, "_CPUS", 2)
+    monkeypatch.setattr(sync_lane, "_CORES", 2)
     monkeypatch.setattr(sync_lane, "_WATCHED_S", 0.002)  # a busy machine is slow, too
     ours, server = socket.socketpair()
     with ours, server:

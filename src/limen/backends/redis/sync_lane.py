@@ -7,7 +7,6 @@ The lead goes to the newest who waits: it has the most time left, and so the cal
 
 from __future__ import annotations
 
-import os
 import select
 import selectors
 import socket
@@ -33,6 +32,7 @@ from limen.backends.redis.batch import (
 from limen.backends.redis.breaker import Breaker
 from limen.backends.redis.protocol import NO_REPLY, fault_of, new_reader, pack_command
 from limen.connect import Address
+from limen.cores import cores
 
 CONNECT_S = 1.0
 """By when a connection should be open; only to tell who opens one from who is lost."""
@@ -46,7 +46,7 @@ _WATCHED_S = 0.000_3
 twice the usual time at most: a core is busy meanwhile."""
 _SLEPT = 32
 """After how many times asleep a caller looks out once, to see whether replies come sooner now."""
-_CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+_CORES = cores()
 
 
 class Wire:
@@ -111,7 +111,7 @@ class Wire:
         Where a server is that near, to be woken takes as long as the reply itself. Other threads
         run meanwhile: each look lets go of the interpreter.
         """
-        if not self._looks_out or _CPUS == 1:
+        if not self._looks_out or _CORES < 2:
             return False
         end = self._sent_at + 2 * min(self._usual_s, _WATCHED_S)
         while not self._poll.poll(0):
