@@ -147,6 +147,21 @@ IN_SERVICE: tuple[Mutant, ...] = (
         """,
     ),
     *mutants_of(
+        "server/envoy/answer.py",
+        "tests/server/envoy/test_answer.py",
+        """
+        untouched
+        - if reset_us <= 0 or remaining > most:
+        + if remaining > most:
+        more-than-fits
+        - if reset_us <= 0 or remaining > most:
+        + if reset_us <= 0:
+        seconds-cut-off
+        - reset_s = -(-reset_us // 1_000_000)
+        + reset_s = reset_us // 1_000_000
+        """,
+    ),
+    *mutants_of(
         "backends/redis/aio.py",
         f"{_QUICK} -k nobody_along",
         """

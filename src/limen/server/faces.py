@@ -14,7 +14,7 @@ from limen import wire
 from limen.engine import Asked
 from limen.http import Policy, policies
 from limen.limiter.plan import whole
-from limen.model import Concurrency, Limit
+from limen.model import Concurrency, Limit, Reading
 from limen.rules.rule import Applied
 from limen.rules.ruleset import RuleSet
 from limen.server.receipts import written_charges
@@ -79,6 +79,17 @@ class Faces(Struct, frozen=True, gc=False):
     remains, and seconds to reset; of each."""
     charges: bytes
     """What a receipt says of them, for `%` with what is `charged`, and the stamp; of each."""
+
+    def spelt(self, readings: Sequence[Reading]) -> bytes:
+        """Return the value of `RateLimit` for who passes, whatever numbers there are.
+
+        `standing` says the same, where time is left to each reset, and no more remains than `most`.
+        """
+        standings: list[str] = []
+        for policy, reading in zip(self.policies, readings, strict=True):
+            assert policy is not None  # all are enforced
+            standings.append(policy.standing(True, reading[1], 0.0, reading[3] / 1e6))
+        return ", ".join(standings).encode()
 
 
 class Gallery:

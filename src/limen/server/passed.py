@@ -62,7 +62,7 @@ class Passed(Struct, frozen=True, gc=False):
             receipt,
             faces.parts % tuple(parts),
         )
-        return faces.standing % tuple(standings) if is_usual else self._standing(readings), body
+        return faces.standing % tuple(standings) if is_usual else faces.spelt(readings), body
 
     def _together(
         self, readings: Sequence[Reading]
@@ -94,14 +94,6 @@ class Passed(Struct, frozen=True, gc=False):
         for charged, reading in zip(self.charged, readings, strict=True):
             charges += charged, reading[5].to_bytes(8)
         return b'"%b"' % receipts.written(id_, self.faces.charges % tuple(charges))
-
-    def _standing(self, readings: Sequence[Reading]) -> bytes:
-        """Return the value of `RateLimit` where a quota is untouched, or more is left than fits."""
-        standings: list[str] = []
-        for policy, reading in zip(self.faces.policies, readings, strict=True):
-            assert policy is not None  # all are enforced
-            standings.append(policy.standing(True, reading[1], 0.0, reading[3] / 1e6))
-        return ", ".join(standings).encode()
 
 
 def passed_of(

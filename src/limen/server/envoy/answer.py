@@ -60,17 +60,19 @@ def passed(question: Question, readings: Sequence[Reading]) -> bytes:
     """
     faces = question.faces
     assert faces is not None  # who passes is not refused
-    found = [_OK]
-    standings: list[str] = []
-    for reading, limit, policy in zip(readings, question.limits, faces.policies, strict=True):
-        _, remaining, retry_us, reset_us, _, _ = reading
-        seconds = varint(-(-reset_us // 1_000_000))
+    found, is_usual = [_OK], True
+    standings: list[int] = []
+    for reading, limit, most in zip(readings, question.limits, faces.most, strict=True):
+        _, remaining, _, reset_us, _, _ = reading
+        if reset_us <= 0 or remaining > most:
+            is_usual = False
+        reset_s = -(-reset_us // 1_000_000)
+        standings += remaining, reset_s
+        seconds = varint(reset_s)
         tail = _UNTIL_RESET[len(seconds)] + seconds
         status = b"".join((_OK, limit, _REMAINING, varint(remaining), tail))
         found += (_STATUS, varint(len(status)), status)
-        assert policy is not None  # all are enforced
-        standings.append(policy.standing(True, remaining, retry_us / 1e6, reset_us / 1e6))
-    standing = ", ".join(standings).encode()
+    standing = faces.standing % tuple(standings) if is_usual else faces.spelt(readings)
     _add(found, [(b"ratelimit-policy", faces.policy), (b"ratelimit", standing)])
     return b"".join(found)
 
