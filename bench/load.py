@@ -19,10 +19,6 @@ from typing import cast
 import uvloop
 
 _LENGTH = b"content-length: "
-_END = b"\r\n\r\n"
-MANNERS = ("plain", "traced", "apart")
-"""How requests are sent: with the same head each time; with an id and a trace of their own; with
-head and body one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,7 @@ class Client(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Ask again once the answer is whole."""
         self._buffer = data = self._buffer + data if self._buffer else data
-        end = data.find(_END)
+        end = data.find(b"\r\n\r\n")
         if end < 0:
             return
         at = data.find(_LENGTH, 0, end)
@@ -87,21 +83,13 @@ class Client(asyncio.Protocol):
             self._transport.close()
             return
         self._asked_at = time.perf_counter()
-        if not self._crowd.apart:
-            self._transport.write(request)
-            return
-        end = request.find(_END) + len(_END)
-        self._transport.write(request[:end])
-        # Not now: what is written in one turn of the loop is sent as one packet.
-        asyncio.get_running_loop().call_soon(self._transport.write, request[end:])
+        self._transport.write(request)
 
 
 class Crowd:
     """All clients together: what they ask, until when, and what they saw."""
 
-    def __init__(self, requests: Sequence[bytes], seconds: float, *, apart: bool = False) -> None:
-        self.apart: bool = apart
-        """Whether head and body are sent one after the other."""
+    def __init__(self, requests: Sequence[bytes], seconds: float) -> None:
         self._requests = requests
         self._seconds = seconds
         self._starts = self._ends = 0.0
@@ -176,7 +164,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--users", type=int, default=10_000)
     parser.add_argument("--list", type=int, default=0, help="how many questions in one request")
-    parser.add_argument("--manner", choices=MANNERS, default="plain", help="how it is sent")
+    parser.add_argument("--traced", action="store_true", help="an id and a trace in each request")
     options = parser.parse_args()
 
     def question(number: int) -> str:
@@ -185,17 +173,18 @@ def main() -> None:
 
     def request(number: int) -> bytes:
         if not options.list:
-            more = trace(number) if options.manner == "traced" else ""
+            more = trace(number) if options.traced else ""
             return post("/v1/check", question(number).encode(), more)
         first = number * options.list
         questions = ",".join(question(first + each) for each in range(options.list))
         return post("/v1/check", f"[{questions}]".encode())
 
     # Before they are needed: this process shares the machine with those whom it measures.
-    requests = [request(number) for number in range(options.users // max(1, options.list))]
+    count = max(1, options.users // max(1, options.list))
+    requests = [request(number) for number in range(count)]
 
     async def run() -> Seen:
-        crowd = Crowd(requests, options.seconds, apart=options.manner == "apart")
+        crowd = Crowd(requests, options.seconds)
         return await crowd.ask("127.0.0.1", options.port, options.clients)
 
     seen = uvloop.run(run())

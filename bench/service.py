@@ -29,7 +29,7 @@ from bench.load import Seen
 from bench.report import table
 
 MATCHING = (1, 3, 10)
-CONSTANT, SHORT, TRACED, APART = 0, -1, -2, -3
+CONSTANT, SHORT, TRACED = 0, -1, -2
 TARGET = Target(0.6, 0.8)
 CLIENTS = 64
 LISTED = 100
@@ -39,7 +39,6 @@ _PATIENCE_S = 30.0
 _NAMES = {
     1: "1 rule that matches",
     TRACED: "1 rule, each with an id and a trace",
-    APART: "1 rule, head and body apart",
     3: "3 rules that match",
     10: "10 rules that match",
 }
@@ -68,14 +67,14 @@ class Contender:
     pid: int
     store: int | None = None
     """The process of the store, if it has one."""
-    manner: str = "plain"
-    """How its clients send their requests; see `bench.load`."""
+    is_traced: bool = False
+    """Whether each request has an id and a trace of its own."""
 
     def block(self, seconds: float, listed: int = 0) -> Block:
         """Let a crowd ask for a while."""
         pids = (self.pid,) if self.store is None else (self.pid, self.store)
         before = [cpu_s(pid) for pid in pids]
-        seen = _ask(self.port, seconds, CLIENTS if not listed else 4, listed, self.manner)
+        seen = _ask(self.port, seconds, CLIENTS if not listed else 4, listed, self.is_traced)
         spent = [cpu_s(pid) - then for pid, then in zip(pids, before, strict=True)]
         if seen.failed or not seen.answers:
             raise BenchError(f"{seen.failed} of {seen.answers} answers were no answers")
@@ -95,8 +94,7 @@ def run(quick: bool, say: Callable[[str], None]) -> str:
             place = Path(folder) / str(number)
             started = stack.enter_context(_service(place, number, redis.url))
             contenders[number] = replace(started, store=redis.pid)
-        contenders[TRACED] = replace(contenders[1], manner="traced")
-        contenders[APART] = replace(contenders[1], manner="apart")
+        contenders[TRACED] = replace(contenders[1], is_traced=True)
         blocks = measure(contenders, rounds, seconds)
         say(f"service: lists of {LISTED}")
         lists = [contenders[1].block(seconds, LISTED) for _ in range(rounds)]
@@ -249,9 +247,10 @@ def until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
     raise BenchError("a server did not start")
 
 
-def _ask(port: int, seconds: float, clients: int, listed: int, manner: str) -> Seen:
+def _ask(port: int, seconds: float, clients: int, listed: int, is_traced: bool) -> Seen:
     command = [sys.executable, "-m", "bench.load", str(port), "--seconds", str(seconds)]
-    command += ["--clients", str(clients), "--list", str(listed), "--manner", manner]
+    command += ["--clients", str(clients), "--list", str(listed)]
+    command += ["--traced"] if is_traced else []
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=seconds + _PATIENCE_S, check=False
     )

@@ -291,14 +291,14 @@ IN_LUA: tuple[Mutant, ...] = (
         "tests/backends/test_script_requests.py -k valkey",
         """
         peek-charges
-        - now_us, what, request[1] == DECIDE))
+        - now_us, what, op == DECIDE))
         + now_us, what, true))
         markers-not-stepped-over
         - (op == CORRECT and 2 or 1) * count
         + count
         one-fault-is-everybodys
-        - done, reply = pcall(decide_one, request,
-        + done, reply = true, decide_one(request,
+        - done, reply = pcall(decide_one, op,
+        + done, reply = true, decide_one(op,
         pace-without-its-last-microsecond
         - max_delay_us = max_delay_us - 1,
         + max_delay_us = max_delay_us,
@@ -335,9 +335,9 @@ IN_LUA: tuple[Mutant, ...] = (
         + true, try(key, limit, what, charge)
         by tests/backends/test_script_requests.py -k valkey
         asking-after-a-fault
-        - local function fault(message, request)
+        - local function fault(message, op, count, limit)
         -   asking = false
-        + local function fault(message, request)
+        + local function fault(message, op, count, limit)
         by tests/backends/test_script_requests.py -k valkey
         marker-dropped
         - if left_us > 0 then redis.call("SET", marker, "", "PX", ttl_ms(left_us)) end
@@ -354,8 +354,8 @@ IN_LUA: tuple[Mutant, ...] = (
         + local more = actual_cost
         by tests/backends/test_script.py -k 'valkey and token_bucket'
         renewed-is-released
-        - request[1] == RENEW and algorithm.renew
-        + request[1] ~= RENEW and algorithm.renew
+        - op == RENEW and algorithm.renew
+        + op ~= RENEW and algorithm.renew
         by tests/backends/test_script.py -k 'valkey and slots'
         """,
     ),

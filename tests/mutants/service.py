@@ -39,8 +39,14 @@ IN_SERVICE: tuple[Mutant, ...] = (
         - if found is not None or len(head) > self._max_header:
         + if found is not None:
         id-of-the-last
-        - self._id = None
-        + pass
+        - self._head = self._id = None
+        + self._head = None
+        head-of-the-last
+        - self._head = self._id = None
+        + self._id = None
+        waits-behind-a-body
+        - return self._head is not None and packet.find(_END) + len(_END) == len(packet)
+        + return self._head is not None
         strangers-kept
         - if self._is_open if token is None else may_ask(self._access.known(token)):
         + if True:
@@ -92,17 +98,17 @@ IN_SERVICE: tuple[Mutant, ...] = (
         - if remaining * whole < left * its_whole:
         + if remaining < left:
         first-delay
-        - if its_delay_us > delay_us:
+        - if delay_us > longest_us:
         + if not standings:
         more-than-fits
         - if reset_us <= 0 or remaining > most:
         + if reset_us <= 0:
         more-than-fits-alone
-        - reset_us > 0 and left <= faces.most[0]
-        + reset_us > 0
+        - if reset_us > 0 and left <= faces.most[0]:
+        + if reset_us > 0:
         untouched-alone
-        - reset_us > 0 and left <= faces.most[0]
-        + left <= faces.most[0]
+        - if reset_us > 0 and left <= faces.most[0]:
+        + if left <= faces.most[0]:
         uncharged-on-the-receipt
         - and all(check.cost for check in found.checks)
         another-s-key

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise, product
 
-from hypothesis import given
-from hypothesis import strategies as st
+import msgspec
 
+from limen import AsyncLimiter
+from limen.engine import Asked, AsyncEngine
 from limen.engine.asked import ask
 from limen.rules import parse
+from limen.server.answers import QUICK_STYLES
 from limen.server.faces import Gallery, faces_of
+from limen.server.questions import Questions
 
 RULES = parse(
     {
@@ -39,26 +43,48 @@ RULES = parse(
         ]
     }
 )
-GALLERY = Gallery()
-SEEN: set[int] = set()
 
 
-@given(
-    user=st.sampled_from("abcdefghijklmnop"),
-    plan=st.sampled_from(["50%", "free", "rich", "other", None]),
-    tokens=st.sampled_from(["0", "7", None]),
-)
-def test_each_request_is_shown_its_own(user: str, plan: str | None, tokens: str | None) -> None:
-    named = {"user": user, "plan": plan, "tokens": tokens}
-    facts = {name: value for name, value in named.items() if value is not None}
-    asked = ask(RULES, facts, 1, time.time_ns(), slots=False)
-    found = GALLERY.faces(asked)
-    assert found == faces_of(asked.found.applied)
-    assert GALLERY.faces(ask(RULES, facts, 3, time.time_ns(), slots=False)) is found
-    SEEN.add(id(found))
+def asked(**attributes: str | None) -> Asked:
+    facts = {name: value for name, value in attributes.items() if value is not None}
+    return ask(RULES, facts, 1, time.time_ns(), slots=False)
 
 
-def test_many_are_shown_the_same() -> None:
-    assert SEEN
-    # Five kinds of tier and two overrides; enforced or not; by tokens or not; two variants.
-    assert len(SEEN) <= 7 * 2 * 2 * 2
+def test_each_is_shown_its_own_and_many_the_same() -> None:
+    gallery, shown = Gallery(), set()
+    plans = ("50%", "free", "rich", "other", None)
+    for user, plan, tokens in product("abcdefghijklmnop", plans, ("0", "7", None)):
+        request = asked(user=user, plan=plan, tokens=tokens)
+        found = gallery.faces(request)
+        assert found == faces_of(request.found.applied)
+        assert gallery.faces(asked(user=user, plan=plan, tokens=tokens)) is found
+        shown.add(id(found))
+    # Four kinds of tier and two overrides; enforced or not; by tokens or not; two variants.
+    assert 16 < len(shown) <= 6 * 2 * 2 * 2
+
+
+def test_however_many_there_are_they_have_their_room() -> None:
+    rules = [
+        {"name": f"rule-{n}", "key": ["user"], "limits": "5/minute", "enforce_percent": 50}
+        for n in range(40)
+    ]
+    rule_set, gallery = parse({"rules": rules}), Gallery()
+    for number in range(2_000):
+        gallery.faces(ask(rule_set, {"user": str(number)}, 1, time.time_ns(), slots=False))
+    assert gallery.made > 50_000_000
+    assert gallery._known._used < 16_000_000
+    assert 250 < len(gallery._known._known) < 600
+
+
+def test_what_is_said_of_a_question_alone_counts_as_its_own() -> None:
+    limiter = AsyncLimiter()
+    questions = Questions(AsyncEngine(RULES, limiter), limiter, max_batch=9, styles=QUICK_STYLES)
+    used = [0]
+    for user in ("c", "d", "c"):
+        for plan in ("free", "rich"):
+            body = {"attributes": {"user": user, "plan": plan, "x": str(len(used))}}
+            questions.one(msgspec.json.encode(body))
+            used.append(questions._memo._used)
+    took = [after - before for before, after in pairwise(used)]
+    assert took[0] > took[4] + 600
+    assert took[1] > took[5] + 600

@@ -156,6 +156,7 @@ class Applied(Struct, frozen=True, gc=False):
 
     rule: Rule
     allowance: Allowance
+    """Of the rule: none is made for a request, since it may be known by its id."""
     enforce: bool
     """Whether it may refuse the request; else it is a shadow."""
     checks: int

@@ -16,10 +16,11 @@ from limen.http import Policy, policies
 from limen.limiter.plan import whole
 from limen.model import Concurrency, Limit, Reading
 from limen.rules.rule import Applied
-from limen.rules.ruleset import RuleSet
+from limen.server.memo import Memo
 from limen.server.receipts import written_charges
 
-_MOST_KNOWN = 10_000
+_ROOM = 16_000_000
+"""For what is said of limits, in bytes."""
 _PART = (
     b'{"rule":%b,"name":%b,"limit":%b,%%b,"remaining":%%d,"retry_after":0.0,"reset_after":%%a,'
     b'"tier":%b,"variant":%b,"reason":null}'
@@ -96,25 +97,29 @@ class Gallery:
     """Remembers the faces of rules: they say the same to many."""
 
     def __init__(self) -> None:
-        self._rules: RuleSet | None = None
-        self._known: dict[tuple[Hashable, ...], Faces] = {}
+        self._known: Memo[Faces] = Memo(_ROOM, least=200)
+        self.made: int = 0
+        """How many bytes all faces took that were ever made."""
 
     def faces(self, asked: Asked) -> Faces:
         """Return what is said of the rules that a request meets."""
-        if asked.rules is not self._rules or len(self._known) > _MOST_KNOWN:
-            self._rules, self._known = asked.rules, {}
         applied = asked.found.applied
-        key = tuple([_sign(of) for of in applied])
-        found = self._known.get(key)
+        signs = tuple([_sign(of) for of in applied])
+        found = self._known.get(signs, asked.rules)
         if found is None:
-            found = self._known[key] = faces_of(applied)
+            found, size = faces_of(applied), 600
+            size += 700 * len(found.each)
+            self.made += size
+            self._known.keep(signs, found, size)
         return found
 
 
 def _sign(applied: Applied) -> Hashable:
-    """Return what tells how a rule applies from all else in its rule set."""
+    """Return what tells how a rule applies from all else in its rule set.
+
+    Rules and allowances are part of the set: they are there as long as it is, and so are their ids.
+    """
     rule = applied.rule
-    # What is part of the set is there as long as the set, and so is its id.
     if rule.is_plain:
         return id(rule)
     return id(rule), id(applied.allowance), applied.enforce, applied.checks, applied.cost_by

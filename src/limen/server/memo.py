@@ -11,18 +11,19 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
-_PART_OF_ALL = 2_000
 
 
 class Memo(Generic[V]):
     """Remembers values by what they were made of. When it is full, the older half is forgotten.
 
-    `room` is for how many bytes, roughly. What takes much of it alone is not remembered:
-    what strangers send must neither fill the memory nor drive out what others ask.
+    `room` is for how many bytes, roughly, and for so many values at `least`. What takes more of it
+    is not remembered: what strangers send must neither fill the memory nor drive out what others
+    ask.
     """
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: int, least: int = 2_000) -> None:
         self._room = room
+        self._most = room // least
         self._used = 0
         self._known: dict[Hashable, V] = {}
         self._under: object = None
@@ -35,7 +36,7 @@ class Memo(Generic[V]):
 
     def keep(self, made_of: Hashable, value: V, size: int) -> None:
         """Remember a value of some bytes, made under what `get` was asked for last; if small."""
-        if size * _PART_OF_ALL > self._room or made_of in self._known:
+        if size > self._most or made_of in self._known:
             return
         if self._used + size > self._room:
             # Half at once: to look for the oldest one each time would take longer and longer.

@@ -43,32 +43,23 @@ class Passed(Struct, frozen=True, gc=False):
 
     def told(self, readings: Sequence[Reading], id_: str, receipt: bytes) -> tuple[bytes, bytes]:
         """Return the value of `RateLimit`, and the message."""
+        if len(readings) > 1:
+            return self._told_together(readings, id_, receipt)
+        # What most requests are, without a loop.
         faces = self.faces
-        if len(readings) == 1:
-            # What most requests are, without a loop.
-            _, left, _, reset_us, delay_us, _ = readings[0]
-            begin, is_usual = faces.each[0].begin, reset_us > 0 and left <= faces.most[0]
-            standings: Sequence[int] = (left, -(-reset_us // 1_000_000))
-            parts: Sequence[bytes | float] = (self.said[0], left, reset_us / 1e6)
+        _, left, _, reset_us, delay_us, _ = readings[0]
+        if reset_us > 0 and left <= faces.most[0]:
+            standing = faces.standing % (left, -(-reset_us // 1_000_000))
         else:
-            begin, left, reset_us, delay_us, is_usual, standings, parts = self._together(readings)
-        body = _WHOLE % (
-            begin,
-            left,
-            reset_us / 1e6,
-            delay_us / 1e6,
-            _json(self.version),
-            _json(id_),
-            receipt,
-            faces.parts % tuple(parts),
-        )
-        return faces.standing % tuple(standings) if is_usual else faces.spelt(readings), body
+            standing = faces.spelt(readings)
+        binding = faces.each[0].begin, left, reset_us / 1e6, delay_us / 1e6
+        parts = faces.parts % (self.said[0], left, reset_us / 1e6)
+        return standing, self._message(binding, id_, receipt, parts)
 
-    def _together(
-        self, readings: Sequence[Reading]
-    ) -> tuple[bytes, int, int, int, bool, list[int], list[bytes | float]]:
-        """Return what one limit says for all of them, and what is said of each."""
-        faces, is_usual, delay_us = self.faces, True, 0
+    def _told_together(
+        self, readings: Sequence[Reading], id_: str, receipt: bytes
+    ) -> tuple[bytes, bytes]:
+        faces, is_usual, longest_us = self.faces, True, 0
         _, left, _, binding_us, _, _ = readings[0]
         begin, whole = faces.each[0].begin, faces.wholes[0]
         standings: list[int] = []
@@ -76,17 +67,24 @@ class Passed(Struct, frozen=True, gc=False):
         for reading, most, its_whole, said, face in zip(
             readings, faces.most, faces.wholes, self.said, faces.each, strict=True
         ):
-            _, remaining, _, reset_us, its_delay_us, _ = reading
+            _, remaining, _, reset_us, delay_us, _ = reading
             if reset_us <= 0 or remaining > most:
                 is_usual = False
-            if its_delay_us > delay_us:
-                delay_us = its_delay_us
+            if delay_us > longest_us:
+                longest_us = delay_us
             # The one with the smallest share left speaks for all, as limiter.plan.nearest has it.
             if remaining * whole < left * its_whole:
                 begin, left, whole, binding_us = face.begin, remaining, its_whole, reset_us
             standings += remaining, -(-reset_us // 1_000_000)
             parts += said, remaining, reset_us / 1e6
-        return begin, left, binding_us, delay_us, is_usual, standings, parts
+        standing = faces.standing % tuple(standings) if is_usual else faces.spelt(readings)
+        binding = begin, left, binding_us / 1e6, longest_us / 1e6
+        return standing, self._message(binding, id_, receipt, faces.parts % tuple(parts))
+
+    def _message(
+        self, binding: tuple[bytes, int, float, float], id_: str, receipt: bytes, parts: bytes
+    ) -> bytes:
+        return _WHOLE % (*binding, _json(self.version), _json(id_), receipt, parts)
 
     def receipt(self, readings: Sequence[Reading], id_: int, receipts: Receipts) -> bytes:
         """Return what can be refunded, in JSON."""

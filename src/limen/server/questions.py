@@ -84,11 +84,12 @@ class Questions:
         rules = self._engine.rules
         asking = self._memo.get(body, rules)
         if asking is None:
+            made = self._gallery.made
             asking = self._understood(decoded(self._one, body))
             # Not if other rules came in between, nor where the time of day has a say.
             is_lasting = asking.asked is None or (asking.asked.rules is rules and rules.is_timeless)
             if is_lasting:
-                self._memo.keep(body, asking, _size(body, asking))
+                self._memo.keep(body, asking, _size(body, asking) + self._gallery.made - made)
         return asking
 
     def _understood(self, question: wire.Question) -> Asking:
@@ -150,10 +151,6 @@ def _size(body: bytes, asking: Asking) -> int:
     size += sum([len(key) for key in {check.key for check in checks}])
     if passed is not None:
         size += sum([len(text) for text in {*passed.said, *passed.charged}])
-    if asking.asked is not None and any(
-        of.allowance.is_override for of in asking.asked.found.applied
-    ):
-        size += 800 + 900 * len(checks)  # faces of its own
     return size
 
 

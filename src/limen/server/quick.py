@@ -22,7 +22,7 @@ from limen.server.exchange import GIVEN_ID, Headers, Scope, Tell, header, mistak
 from limen.server.memo import Memo
 from limen.server.questions import Asking
 
-PATH = "/v1/check"
+_BEGIN = b"POST /v1/check HTTP/1.1\r\n"
 _ROOM = 8_000_000
 """For heads, in bytes."""
 _END = b"\r\n\r\n"
@@ -33,9 +33,10 @@ _UNUSUAL = frozenset(
 _SAYS_NOTHING = (b"connection", b"keep-alive")
 """What many clients add, and HTTP/1.1 takes for granted."""
 _CHANGING = re.compile(
-    rb"(\r\n(?i:x-(?:request-id|correlation-id|b3-(?:trace|span|parentspan)id|amzn-trace-id"
-    rb"|cloud-trace-context|datadog-(?:trace|parent)-id)|trace(?:parent|state)|request-id"
-    rb"|baggage|b3|uber-trace-id|sentry-trace): )([!-~]+)(?=\r\n)"
+    rb"(\r\n(?i:x-(?:request-id|correlation-id|trace-id|b3-(?:trace|span|parentspan)id"
+    rb"|amzn-trace-id|cloud-trace-context|datadog-(?:trace-id|parent-id|tags))"
+    rb"|trace(?:parent|state)|request-id|baggage|b3|uber-trace-id|sentry-trace"
+    rb"|elastic-apm-traceparent|newrelic): )([!-~]+(?: [!-~]+)*)(?=\r\n)"
 )
 """A header that is another one with each request: its name, and a value that no parser stumbles at.
 
@@ -78,14 +79,16 @@ class Quick:
         self._seen: set[int] = set()
         """The hashes of heads that came once."""
         self._start = 0.0
+        self._head: _Head | None = None
         self._id: str | None = None
+        """What was read last."""
 
     def learn(self, packet: bytes, scope: Scope, *, is_whole: bool) -> None:
         """Remember the head of a request that came whole, or all of it but its body; if as usual.
 
         At the second time: many a client says something else with each request.
         """
-        if scope["path"] != PATH or scope["method"] != "POST" or scope["http_version"] != "1.1":
+        if not packet.startswith(_BEGIN):
             return
         end = packet.find(_END) + len(_END)
         lasting, changing = _parted(packet[:end])
@@ -114,13 +117,18 @@ class Quick:
             token = digest_of(token_of(sent.decode("latin-1")))
         if self._is_open if token is None else may_ask(self._access.known(token)):
             id_at = lines.index(_ID_LINE) if ids else -1
-            self._heads.keep(lasting, _Head(length, token, id_at), 400 + end)
+            pieces = lasting if isinstance(lasting, tuple) else (lasting,)
+            size = 400 + sum([60 + len(piece) for piece in pieces])
+            self._heads.keep(lasting, _Head(length, token, id_at), size)
 
     def read(self, packet: bytes) -> Asking | None:
         """Return what is asked; None for what has to go the long way. Charges nobody."""
         self._start = time.perf_counter()
+        self._head = self._id = None
+        if not packet.startswith(_BEGIN):
+            return None
         end = packet.find(_END) + len(_END)
-        head = self._known(packet[:end])
+        head = self._head = self._known(packet[:end])
         if head is None or len(packet) != end + head.length:
             return None
         if head.token is not None and not may_ask(self._access.known(head.token)):
@@ -135,8 +143,8 @@ class Quick:
         return None if asking.asked is None else asking
 
     def awaits(self, packet: bytes) -> bool:
-        """Return whether this is a head that is known, and all of its body is yet to come."""
-        return packet.endswith(_END) and self._known(packet) is not None
+        """Return whether what was read last is a head that is known, and its body yet to come."""
+        return self._head is not None and packet.find(_END) + len(_END) == len(packet)
 
     def answer(self, asking: Asking, tell: Tell) -> Coroutine[Any, Any, None] | None:
         """Decide what was read last, and tell what is sent: status, headers and body.
@@ -161,7 +169,6 @@ class Quick:
 
     def _known(self, head: bytes) -> _Head | None:
         """Return what a head means, if it is known; keep the id that the client gave along."""
-        self._id = None
         found = self._heads.get(head, self)
         if found is not None or len(head) > self._max_header:
             return found

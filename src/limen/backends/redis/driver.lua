@@ -19,6 +19,7 @@ local CORRECT = 3
 local FIRST_CHECK = 3
 local CHECK_BYTES = 39
 local ANSWER = ">BBI4i8i8i8i8"
+local MOST_KNOWN = 8
 
 local algorithms = {false, false, false, false, false, false}
 local limits = REQUESTS > 1 and {}
@@ -45,44 +46,47 @@ end
 
 local handlers
 
--- What a request says is {op, number of checks, limit, cost or holder}, or as rare.lua has it.
+-- What a request says: op, number of checks, limit, and cost or holder; or as rare.lua has it.
 local function read(packed_request)
   local op, count, packed_limit, what = struct.unpack(">BBc35I4", packed_request)
   if count > 1 or op > PEEK then
     handlers = handlers or rare(limit_of)
-    return handlers.read(packed_request, op, count)
+    return op, count, handlers.read(packed_request, op, count)
   end
   local limit = limit_of(packed_limit)
   if limit.flags >= SLOTS then what = string.sub(packed_request, FIRST_CHECK + CHECK_BYTES) end
-  return {op, count, limit, what}
+  return op, count, limit, what
 end
 
-local function decide_one(request, key)
-  local limit, what = request[3], request[4]
+local function decide_one(op, key, limit, what)
   local algorithm = limit.algorithm
   return struct.pack(ANSWER, 1,
-    algorithm.decide(key, algorithm.load(key, what), limit, now_us, what, request[1] == DECIDE))
+    algorithm.decide(key, algorithm.load(key, what), limit, now_us, what, op == DECIDE))
 end
 
--- Many requests differ in their keys alone: what they say is read once.
-local requests, replies = REQUESTS > 1 and {}, REQUESTS > 1 and {}
-local next_key = 1
+-- Most requests differ from others in their keys alone: what some say is remembered.
+local known, room = REQUESTS > 1 and {}, MOST_KNOWN
+local replies, next_key = REQUESTS > 1 and {}, 1
 for index = 1, REQUESTS do
   local packed_request, done, reply = ARGV[index], nil, nil
-  local request = requests and requests[packed_request]
-  if not request then
-    request = read(packed_request)
-    if requests then requests[packed_request] = request end
-  end
-  local op, count = request[1], request[2]
-  if count == 1 and op <= PEEK then
-    done, reply = pcall(decide_one, request, KEYS[next_key])
+  local op, count, limit, what
+  local said = known and known[packed_request]
+  if said then
+    op, count, limit, what = said[1], said[2], said[3], said[4]
   else
-    done, reply = pcall(handlers[op], request, next_key)
+    op, count, limit, what = read(packed_request)
+    if known and room > 0 then
+      known[packed_request], room = {op, count, limit, what}, room - 1
+    end
+  end
+  if count == 1 and op <= PEEK then
+    done, reply = pcall(decide_one, op, KEYS[next_key], limit, what)
+  else
+    done, reply = pcall(handlers[op], op, count, limit, what, next_key)
   end
   if not done then
     handlers = handlers or rare(limit_of)
-    reply = handlers.fault(reply, request)
+    reply = handlers.fault(reply, op, count, limit)
   end
   -- Here tests number the replies.
   if REQUESTS == 1 then return reply end

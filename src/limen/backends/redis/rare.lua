@@ -1,7 +1,7 @@
 -- What a call seldom has: requests of several checks, changes, and faults. See driver.lua.
 --
--- Each handler takes what the request says, and the place in KEYS of its first check; it returns
--- the reply.
+-- Each handler takes what the request says, as it was read, and the place in KEYS of its first check;
+-- it returns the reply.
 
 local DECIDE = 1
 local PEEK = 2
@@ -15,10 +15,10 @@ local CHANGE = ">BB"
 
 local limit_of = ...
 
--- To decide: {op, number of checks, their limits, the cost of each or the holder}. A change is read
--- when it is carried out: {op, number of checks, the packed request}.
+-- The limits of all checks, and the cost of each or the holder. A change is read when it is carried
+-- out.
 local function read(packed_request, op, count)
-  if op > PEEK then return {op, count, packed_request} end
+  if op > PEEK then return packed_request end
   local holder = string.sub(packed_request, FIRST_CHECK + count * CHECK_BYTES)
   local limits, whats = {}, {}
   for index = 1, count do
@@ -27,7 +27,7 @@ local function read(packed_request, op, count)
     local limit = limit_of(packed_limit)
     limits[index], whats[index] = limit, limit.flags >= SLOTS and holder or cost
   end
-  return {op, count, limits, whats}
+  return limits, whats
 end
 
 local function ask(key, state, limit, what, charge)
@@ -51,8 +51,7 @@ local readings, states, writes = {}, {}, {}
 
 -- Try every check without writing, then charge all of them or none. A shadow has no say, and is
 -- charged if it would have admitted alone; a refusal is charged where a limit counts refusals.
-local function decide(request, first_key)
-  local op, count, limits, whats = request[1], request[2], request[3], request[4]
+local function decide(op, count, limits, whats, first_key)
   local charge, admitted, before = op == DECIDE, true, first_key - 1
   asking = true
   for index = 1, count do
@@ -99,8 +98,7 @@ local function correct_one(key, marker, state, limit, cost, stamp_us, actual_cos
   return changed
 end
 
-local function correct(request, first_key)
-  local count, packed_request = request[2], request[3]
+local function correct(op, count, packed_request, _, first_key)
   local checks, changed = {}, 0
   for index = 1, count do
     local packed_limit, cost, stamp_us, actual_cost = struct.unpack(">c35I4I7I4", packed_request,
@@ -114,30 +112,28 @@ local function correct(request, first_key)
   return struct.pack(CHANGE, 1, changed)
 end
 
-local function hold(request, first_key)
-  local key, packed_request = KEYS[first_key], request[3]
+local function hold(op, count, packed_request, _, first_key)
+  local key = KEYS[first_key]
   local limit = limit_of((struct.unpack(">c35", packed_request, FIRST_CHECK)))
   local holder = string.sub(packed_request, FIRST_CHECK + CHECK_BYTES)
   local algorithm = limit.algorithm
-  local change = request[1] == RENEW and algorithm.renew or algorithm.release
+  local change = op == RENEW and algorithm.renew or algorithm.release
   local changed = change(key, algorithm.load(key, holder), limit, now_us, holder)
   return struct.pack(CHANGE, 1, changed)
 end
 
-local function reset(request, first_key)
+local function reset(op, count, packed_request, _, first_key)
   local changed = 0
-  for index = first_key, first_key + request[2] - 1 do
+  for index = first_key, first_key + count - 1 do
     changed = math.max(changed, redis.call("DEL", KEYS[index]))
   end
   return struct.pack(CHANGE, 1, changed)
 end
 
 -- What is replied to a request that failed. The fault of a shadow is nobody's business.
-local function fault(message, request)
+local function fault(message, op, count, limit)
   asking = false
-  if request[2] == 1 and request[1] <= PEEK and request[3].flags % 2 ~= ENFORCE then
-    return "\1" .. unknown(request[3])
-  end
+  if count == 1 and op <= PEEK and limit.flags % 2 ~= ENFORCE then return "\1" .. unknown(limit) end
   return {0, type(message) == "table" and message.err or message}
 end
 
