@@ -307,6 +307,9 @@ def test_what_comes_in_pieces_or_together_is_answered_all_the_same(site: Site) -
         assert site.taken == 0
         assert (await client.ask(whole)).body["remaining"] == 988
         assert site.taken == 1
+        # A head that is all there is of its request.
+        healthy = await client.ask(b"GET /healthz HTTP/1.1\r\nHost: limen\r\n\r\n")
+        assert healthy.body == {"status": "ok"}
 
     site.tell(story)
 
