@@ -107,8 +107,8 @@ class Gallery:
         signs = tuple([_sign(of) for of in applied])
         found = self._known.get(signs, asked.rules)
         if found is None:
-            found, size = faces_of(applied), 600
-            size += 700 * len(found.each)
+            found = faces_of(applied)
+            size = 600 + 700 * len(found.each)
             self.made += size
             self._known.keep(signs, found, size)
         return found
