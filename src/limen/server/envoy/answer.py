@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from limen.engine import Verdict
 from limen.http import COUNTED, HeaderStyle, answer_of_verdict, refusal
-from limen.model import Concurrency, Decision, Reading
+from limen.limiter.plan import whole
+from limen.model import Decision, Reading
 from limen.server import answers
 from limen.server.envoy.fields import sized, varint
 from limen.server.envoy.question import Described, Question
@@ -112,8 +113,7 @@ def _binding(places: range, parts: Sequence[Decision]) -> int | None:
 def _urgency(part: Decision) -> tuple[bool, float]:
     if not part.allowed:
         return True, math.inf if part.retry_after is None else part.retry_after
-    whole = part.limit.slots if isinstance(part.limit, Concurrency) else part.limit.capacity
-    return False, -part.remaining / whole
+    return False, -part.remaining / whole(part.limit)
 
 
 def _add(found: list[bytes], headers: Headers) -> None:
