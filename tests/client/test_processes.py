@@ -7,8 +7,7 @@ import os
 import ssl
 import sys
 import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,23 +18,7 @@ from limen import AsyncClient, Client, ConfigurationError
 from tests.client.conftest import Connect
 from tests.client.drivers import somebody
 from tests.client.services import Served, served
-
-
-def in_child(work: Callable[[], bool], meanwhile: Callable[[], object] = bool) -> bool:
-    """Return what some work comes to in the child of a fork."""
-    with warnings.catch_warnings():
-        # Python warns of forks beside threads; that they work is what is tested.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = 0 if work() else 2
-        finally:
-            os._exit(code)
-    meanwhile()
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status) == 0
+from tests.forked import in_child
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 
 import redis
 
-from limen import AsyncLimiter, Decision, Limit, Limiter
+from limen import AsyncLimiter, Concurrency, Decision, Limit, Limiter
 from limen.keys import MAX_BYTES
 from limen.limiter import AsyncSlot
 from tests import servers
@@ -54,6 +54,20 @@ class Store:
         ttls_ms = self.ttls_ms(pattern)
         assert max((len(key) for key in ttls_ms), default=0) <= MAX_BYTES
         assert [key for key, ttl_ms in ttls_ms.items() if ttl_ms == -1] == []
+
+
+def is_renewed(limiter: Any, key: str, limit: Concurrency) -> bool:
+    """Ask for a slot that is held until its lease ends later than before, or it is lost.
+
+    A lease of two seconds stands a process that gets no turn for more than one of them.
+    """
+    left = limit.lease
+    while not (said := limiter.slot(key, limit).acquire()).allowed:
+        if said.retry_after > left:
+            return True
+        left = said.retry_after
+        limiter.sleep(0.01)
+    return False
 
 
 @contextmanager

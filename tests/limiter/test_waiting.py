@@ -6,7 +6,6 @@ import asyncio
 import functools
 import inspect
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -29,6 +28,8 @@ from limen import (
 from limen.backends import Change, Renew
 from limen.limiter.keeper import Keeper
 from limen.testing import ManualClock
+from tests.conformance.stores import Blocking, Threaded, is_renewed
+from tests.forked import in_child
 
 
 @pytest.fixture
@@ -289,30 +290,29 @@ class TestSlots:
         assert limiter.slot("k", self.limit).acquire().remaining == 0  # none was taken above
 
     def test_is_renewed_while_it_is_held(self) -> None:
-        limit = Concurrency(1, lease=0.2)
+        limit = Concurrency(1, lease=2)
         with Limiter() as limiter:
             with limiter.slot("k", limit):
-                end = time.monotonic() + 0.5
-                while time.monotonic() < end:
-                    assert not limiter.slot("k", limit).acquire().allowed
-                    time.sleep(0.01)
+                for _ in range(3):  # the last is within a lease that was lengthened
+                    assert is_renewed(Threaded(limiter), "k", limit)
             assert limiter.slot("k", limit).acquire().allowed
 
     def test_async_is_renewed_while_it_is_held(self) -> None:
-        async def run() -> None:
-            limit = Concurrency(1, lease=0.2)
-            async with AsyncLimiter() as limiter:
-                async with limiter.slot("k", limit) as held:
-                    for _ in range(25):
-                        assert not (await limiter.slot("k", limit).acquire()).allowed
-                        await asyncio.sleep(0.02)
-                    assert await held.renew()
-                with pytest.raises(RateLimitExceeded):
-                    async with limiter.slot("k", limit), limiter.slot("k", limit):
-                        raise AssertionError("unreachable")
-                assert (await limiter.slot("k", limit).acquire()).allowed
-
-        asyncio.run(run())
+        limit = Concurrency(1, lease=2)
+        with asyncio.Runner() as runner:
+            limiter = Blocking(AsyncLimiter(), runner)
+            with limiter.slot("k", limit) as held:
+                for _ in range(3):
+                    assert is_renewed(limiter, "k", limit)
+                assert held.renew()
+            with (
+                pytest.raises(RateLimitExceeded),
+                limiter.slot("k", limit),
+                limiter.slot("k", limit),
+            ):
+                raise AssertionError("unreachable")
+            assert limiter.slot("k", limit).acquire().allowed
+            limiter.close()
 
     def test_a_slot_lost_while_held_is_said_in_the_log(
         self, clock: ManualClock, caplog: pytest.LogCaptureFixture
@@ -359,17 +359,16 @@ class TestSlots:
         assert limiter.slot("k", limits[0]).acquire().allowed
 
     def test_slots_are_renewed_in_the_child_of_a_fork_too(self) -> None:
-        limit = Concurrency(1, lease=0.15)
+        limit = Concurrency(1, lease=2)
         limiter = Limiter()
         with limiter.slot("parent", limit):
             pass  # the thread that renews has begun
-        child = os.fork()
-        if child == 0:
+
+        def work() -> bool:
             with limiter.slot("child", limit):
-                time.sleep(0.4)
-                refused = not limiter.slot("child", limit).acquire().allowed
-            os._exit(0 if refused else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+                return is_renewed(Threaded(limiter), "child", limit)
+
+        assert in_child(work)
 
     def test_one_slot_has_one_holder(self, limiter: Limiter) -> None:
         slot = limiter.slot("k", self.limit)
