@@ -64,10 +64,10 @@ def test_garbage_is_no_answer(
     connect: Connect, reply: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     with raw(lambda *_: reply) as server, caplog.at_level(logging.WARNING):
-        client = connect(server.url, timeout=1)
+        client = connect(server.url, timeout=5)
         began = time.monotonic()
         verdict = client.check("k", "1/minute")
-        assert time.monotonic() - began < 0.9  # seen to be garbage, not waited for
+        assert time.monotonic() - began < 3  # seen to be garbage, not waited for
         assert verdict
         assert verdict.source == "local"
         assert verdict.degraded
@@ -86,10 +86,10 @@ def test_half_an_answer_is_none(connect: Connect, cut: int) -> None:
 
     for closes in (True, False):
         with raw(answer, closes=closes) as server:
-            client = connect(server.url, timeout=0.25)
+            client = connect(server.url, timeout=5 if closes else 0.25)
             began = time.monotonic()
             assert client.check("k", "1/minute").source == "local"
-            assert time.monotonic() - began < (0.2 if closes else 0.45)
+            assert time.monotonic() - began < 2
 
 
 def test_an_answer_byte_by_byte_is_cut_off_at_the_deadline(connect: Connect) -> None:
@@ -98,7 +98,7 @@ def test_an_answer_byte_by_byte_is_cut_off_at_the_deadline(connect: Connect) -> 
         for _ in range(2):
             began = time.monotonic()
             assert client.decide(somebody()).source == "open"
-            assert 0.2 < time.monotonic() - began < 0.45
+            assert 0.2 < time.monotonic() - began < 2  # the whole of it takes three
 
 
 def test_nobody_gets_the_answer_to_another(connect: Connect) -> None:

@@ -436,18 +436,17 @@ def test_who_sends_a_head_and_no_body_is_told_so_in_time(site: Site) -> None:
         silent, slow, late = [await connect() for _ in range(3)]
         for client in (silent, slow, late):
             client.writer.write(head + END)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1)
         # Some of it does not win more time.
         slow.writer.write(body[:3])
-        await asyncio.sleep(0.1)
+        began = asyncio.get_running_loop().time()
         late.writer.write(body)
         assert (await late.response()).status == 200
-        began = asyncio.get_running_loop().time()
         assert [(await client.response()).status for client in (silent, slow)] == [408, 408]
-        assert asyncio.get_running_loop().time() - began < 0.3
+        assert asyncio.get_running_loop().time() - began < 1.9
         assert site.taken == 1
 
-    site.limits = structs.replace(site.limits, read_timeout=0.5)
+    site.limits = structs.replace(site.limits, read_timeout=2)
     site.tell(story)
 
 
