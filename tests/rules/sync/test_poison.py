@@ -57,12 +57,16 @@ def written(version: str = "9", **changed: Any) -> bytes:
     return msgspec.json.encode({name: value for name, value in fields.items() if value != ...})
 
 
-def foreign(*words: str) -> Poison:
-    def act(admin: redis.Redis) -> None:
-        admin.delete(KEY)
-        admin.execute_command(words[0], KEY, *words[1:])  # type: ignore[no-untyped-call]
+def instead(admin: redis.Redis, verb: str, key: str, *words: str) -> None:
+    """Write to a key that is new. Followers are quick: between two calls there may be another."""
+    both = admin.pipeline()
+    both.delete(key)
+    both.execute_command(verb, key, *words)  # type: ignore[no-untyped-call]
+    both.execute()
 
-    return act
+
+def foreign(verb: str, *words: str) -> Poison:
+    return lambda admin: instead(admin, verb, KEY, *words)
 
 
 # Each with what the status says of it; "" where there is nothing to be said: it is just not there.
@@ -213,7 +217,7 @@ def test_poison_in_the_place_of_the_switch_or_of_the_instances_stops_nothing(
     publish(lite, redis_url, rule_set(1, 5))
     follower = follow(lite, redis_url, interval=0.02)
     follower.wait()
-    poisons: list[tuple[str, ...]] = [
+    poisons: list[tuple[str, str, *tuple[str, ...]]] = [
         ("SET", "limen:{rules}switch", '{"all": true, "at": 1e308}'),
         ("SET", "limen:{rules}switch", '{"all": true, "at": -1}'),
         ("SET", "limen:{rules}switch", '{"all": true, "at": "soon"}'),
@@ -226,8 +230,7 @@ def test_poison_in_the_place_of_the_switch_or_of_the_instances_stops_nothing(
         ("HSET", "limen:{rules}claim", "x", "y"),
     ]
     for number, words in enumerate(poisons):
-        admin.delete(words[1])
-        admin.execute_command(*words)  # type: ignore[no-untyped-call]
+        instead(admin, *words)
         publish(lite, redis_url, rule_set(number + 2, 5))
         wait_until(lambda v=str(number + 2): follower.status.version == v, 4)  # type: ignore[misc]
         assert not follower.status.switch.is_on
