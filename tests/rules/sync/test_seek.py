@@ -197,6 +197,26 @@ def test_what_was_replaced_meanwhile_is_not_kept_over_its_successor(
     assert entry.version == "2"
 
 
+def test_what_the_store_has_replaced_is_not_taken_from_the_cache_again(
+    seek: Callable[..., Sought], lite: str, watched: Watched
+) -> None:
+    save(lite, rule_set(1, 5))
+    sought = seek(lite)
+
+    async def work() -> None:
+        await sought.write(99)  # in the database there is no such thing
+        found = await sought.cache.look()
+        # The store speaks while the cache is read; the next look finds the same there once more.
+        sought.cache.meanwhile = lambda: sought.seeker.ask(None, "me", found)
+        assert await sought.look() == "1"
+        assert await sought.look() == "1"
+        await sought.write(2, b"99")
+        assert await sought.look() == "2"
+
+    sought.run(work)
+    assert watched.versions == ["1", "2"]
+
+
 def test_poison_is_fetched_once_and_not_at_every_look(
     seek: Callable[..., Sought], redis_url: str, admin: Any
 ) -> None:

@@ -49,7 +49,8 @@ class Seeker:
         self._cached: tuple[bytes, bytes] | None = None
         """The version and stamp in the cache under which the rules in force are there."""
         self._doubted: tuple[bytes, bytes] | None = None
-        """The version and stamp in the cache of what was found wrong: it is not read again."""
+        """The version and stamp in the cache of what is wrong, or not what the store says: it is
+        not taken again."""
         self._refused: tuple[str, LimenError] | None = None
         """The version in the store that was found wrong, and what is wrong with it."""
         self._asked_at = 0.0
@@ -95,8 +96,9 @@ class Seeker:
     async def _take_cached(self, cache: RuleCache, seen: tuple[bytes, bytes]) -> None:
         try:
             entry, stamp = await cache.read()
-            if self._is_behind(entry.version.encode()):
-                return  # it is not what was there when we looked
+            held = (entry.version.encode(), stamp)
+            if held == self._doubted or self._is_behind(held[0]):
+                return  # it is not what was there when we looked, or the store has spoken since
             is_new = not self._is_same(entry.snapshot)
             if is_new:
                 self._put(entry.snapshot, "cache", entry.written_at)
@@ -105,7 +107,7 @@ class Seeker:
         except LimenError:
             self._doubted = seen
             raise
-        self._cached, self._doubted = (entry.version.encode(), stamp), None
+        self._cached, self._doubted = held, None
         if is_new:
             await self._keep(entry.snapshot)
         elif self.source == "last-good":
@@ -161,6 +163,9 @@ class Seeker:
                 except LimenError as error:
                     self._refused = (snapshot.version, error)
                     raise
+                if found is not None and found.version:
+                    # It is there until we have written: no look in between goes back to it.
+                    self._doubted = (found.version, found.stamp)
                 await self._keep(snapshot)
             elif self.source == "last-good":
                 self.source, self.written_at = "store", time.time()
