@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
-# Two processes, as most tests wait. A file stays in one, and tests/conftest.py says which go first.
-TWO := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+# Three processes for two cores, as many tests wait. A file stays in one, and tests/conftest.py says
+# which go first.
+BESIDE := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE = 1
 # Tests start hundreds of processes. Each would compile limen anew: they keep bytecode, away from the tree.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/bytecode $(BIN)/pytest
@@ -23,11 +24,11 @@ test: $(VENV)/test $(VENV)/prometheus $(VENV)/chromium ## All that must hold: st
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(PYTEST) $(TWO)
+	$(PYTEST) $(BESIDE)
 
 quick: $(VENV)/test ## The minute in between: style, and every test with a tenth of the examples
 	$(BIN)/ruff check .
-	$(PYTEST) $(TWO) -q --hypothesis-profile=quick
+	$(PYTEST) $(BESIDE) -q --hypothesis-profile=quick
 
 fuzz: $(VENV)/test ## The property tests again, ten times as hard
 	LIMEN_FUZZ=1 $(PYTEST) tests/algorithms tests/backends/test_script.py tests/rules/test_*.py tests/rules/envoy tests/server/test_fuzz.py tests/server/admin/test_fuzzed.py tests/server/grpc/test_fuzz_handler.py tests/server/grpc/test_cut.py tests/server/grpc/test_headers.py tests/server/envoy/test_answer.py --hypothesis-profile=fuzz --timeout=1800
