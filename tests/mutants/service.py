@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant, mutants_of
 
-_QUICK = "tests/server/test_quick.py"
+_QUICK = "tests/server/quick"
 
 IN_SERVICE: tuple[Mutant, ...] = (
     *mutants_of(
@@ -65,23 +65,23 @@ IN_SERVICE: tuple[Mutant, ...] = (
         sent-until-one-fails
         - except Exception as error:  # of one: the others are sent theirs all the same
         + except KeyError as error:
-        by tests/server/test_quick.py -k nobody_along
+        by tests/server/quick/test_answers.py -k nobody_along
         more-time-for-a-body
         - self._deadline = min(self._deadline, latest)
         + pass
-        by tests/server/test_quick.py -k in_time
+        by tests/server/quick/test_heads.py -k in_time
         silence-about-a-body
         - elif (self._is_reading or self._head) and not self._is_deaf:
         + elif self._is_reading and not self._is_deaf:
-        by tests/server/test_quick.py -k in_time
+        by tests/server/quick/test_heads.py -k in_time
         body-cut-short-at-the-end
         - if not self._is_reading and not self._head and self._deadline < inf:
         + if not self._is_reading and self._deadline < inf:
-        by tests/server/test_quick.py -k waits_for_a_body
+        by tests/server/quick/test_heads.py -k waits_for_a_body
         head-with-some-of-its-body
         - if quick is not None and (is_whole or not (self._is_in_head or self.cycle.body)):
         + if quick is not None:
-        by tests/server/test_quick.py -k 'known_of_it or pieces'
+        by tests/server/quick/test_heads.py -k 'known_of_it or pieces'
         sent-once
         - unsent, self._unsent = self._unsent, []
         + unsent = self._unsent
