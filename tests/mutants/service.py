@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant, mutants_of
 
-_QUICK = "tests/server/quick"
+_QUICK = "tests/server/quick/test_heads.py tests/server/quick/test_answers.py"
 
 IN_SERVICE: tuple[Mutant, ...] = (
     *mutants_of(
