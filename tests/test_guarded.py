@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import re
 import time
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 
-from limen import AsyncLimiter, Check, Concurrency, Limit, Limiter, StoreError
+from limen import AsyncLimiter, Check, Concurrency, Limit, Limiter, StoreError, guarded
 from limen.backends import sampled
 from limen.keys import redis_key
 from limen.model import ALGORITHMS, OnError
@@ -515,6 +516,32 @@ class TestDebts:
         mortal.restart()
         # The first connection had a call under way when it ended, which may have been charged.
         assert 4 <= settled(limiter, limit) <= 6
+
+    # Loops that end leave connections behind: that is how such programs are.
+    @pytest.mark.filterwarnings(
+        "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+    )
+    def test_are_paid_though_each_call_has_a_loop_of_its_own(
+        self, mortal: servers.Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # Who was to pay ends with its loop: it is missed after a while.
+        monkeypatch.setattr(guarded, "_LOST_S", 0.2)
+        limit = Limit(10, 86_400)
+        limiter = AsyncLimiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        asyncio.run(limiter.ping())
+        mortal.kill()
+        decisions = [asyncio.run(limiter.check("k", limit, cost=2)) for _ in range(3)]
+        assert {decision.source for decision in decisions} == {"local"}
+        mortal.restart()
+        end = time.monotonic() + SLOW_MACHINE_S
+        while (seen := asyncio.run(limiter.peek("k", limit))).source == "local" or (
+            seen.remaining > 6
+        ):
+            assert time.monotonic() < end, f"{seen.remaining} are left"
+            time.sleep(0.02)
+        assert seen.remaining >= 4
+        del limiter
+        gc.collect()
 
     def test_are_charged_once_and_for_what_is_left_of_them(
         self, open_limiter: Open, mortal: servers.Server

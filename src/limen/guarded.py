@@ -59,7 +59,7 @@ class Guard:
     def after_fork(self) -> None:
         """Leave the other process its debts."""
         self._lock = threading.Lock()
-        self._owed: dict[tuple[str, str | None], Check] = {}
+        self.owed: dict[tuple[str, str | None], Check] = {}
         """What was charged here and nowhere else: a check at the cost of all of it."""
         self._paying_until = float("-inf")
         self._ids = receipt_ids()
@@ -67,7 +67,7 @@ class Guard:
     @property
     def tables(self) -> dict[str, int]:
         """How many keys were counted here, and how many owe something to the store."""
-        return {"local": len(self._local), "owed": len(self._owed)}
+        return {"local": len(self._local), "owed": len(self.owed)}
 
     def decide(
         self, fault: Fault, checks: Sequence[Check], charge: bool, holder: str
@@ -91,7 +91,7 @@ class Guard:
 
     def should_pay(self, now: float) -> bool:
         """Return whether the caller is to have paid what is owed, in the background."""
-        if not self._owed:
+        if not self.owed:
             return False
         with self._lock:
             if now < self._paying_until:
@@ -102,19 +102,24 @@ class Guard:
     def keeps_paying(self, now: float) -> bool:
         """Return whether anything is owed still. Who pays asks it again and again."""
         with self._lock:
-            self._paying_until = now + _LOST_S if self._owed else float("-inf")
-            return bool(self._owed)
+            self._paying_until = now + _LOST_S if self.owed else float("-inf")
+            return bool(self.owed)
+
+    def stop_paying(self) -> None:
+        """Leave what is owed still to the next who asks whether to pay."""
+        with self._lock:
+            self._paying_until = float("-inf")
 
     def debts(self) -> Iterator[Correct]:
         """Take out what is owed now, one by one: what the store has to charge.
 
         No more than is still counted here: what is older would burden a later period.
         """
-        for _ in range(len(self._owed)):
+        for _ in range(len(self.owed)):
             with self._lock:
-                if not self._owed:
+                if not self.owed:
                     return
-                check = self._owed.pop(next(iter(self._owed)))
+                check = self.owed.pop(next(iter(self.owed)))
             units = min(check.cost, self._used(check))
             if units > 0:
                 receipt = Receipt(f"{next(self._ids):016x}", ((_at(check, 0), 0),))
@@ -136,22 +141,22 @@ class Guard:
     def _add(self, check: Check) -> None:
         key = _place(check)
         with self._lock:
-            known = self._owed.get(key)
+            known = self.owed.get(key)
             if known is not None:
                 check = _at(check, min(known.cost + check.cost, MAX_COST))
-            elif len(self._owed) >= _MAX_OWED or len(check.key) > _LONGEST_OWED:
+            elif len(self.owed) >= _MAX_OWED or len(check.key) > _LONGEST_OWED:
                 return
-            self._owed[key] = check
+            self.owed[key] = check
 
     def _let_off(self, check: Check, units: int) -> None:
         """Owe so many units less."""
         key = _place(check)
         with self._lock:
-            known = self._owed.get(key)
+            known = self.owed.get(key)
             if known is not None and known.cost > units:
-                self._owed[key] = _at(known, known.cost - units)
+                self.owed[key] = _at(known, known.cost - units)
             else:
-                self._owed.pop(key, None)
+                self.owed.pop(key, None)
 
     def _amend(self, change: Correct) -> None:
         """Owe what a correction has made of a charge."""

@@ -16,6 +16,7 @@ from limen.backends import memory
 from limen.backends.memory import MemoryBackend
 from limen.model import ALGORITHMS
 from limen.testing import ManualClock
+from tests.forked import in_child
 
 
 @pytest.fixture
@@ -353,3 +354,26 @@ def test_identical_limits_on_different_keys_are_decided_together() -> None:
     assert limiter.check("c", limit).allowed
     assert not limiter.decide(Check(limit, "c", 2), Check(limit, "d")).allowed
     assert limiter.peek("d", limit).remaining == 2
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_the_child_of_a_fork_waits_for_no_thread_of_its_parent(inside: bool) -> None:
+    limiter = Limiter()
+    limiter.check("k", "5/day")
+    backend = limiter._backend
+    assert isinstance(backend, MemoryBackend)
+    # As by a thread that decides at that moment, and does not come along.
+    backend._lock()
+    backend._inside = inside
+
+    def work() -> bool:
+        # What was in the middle of a change is forgotten; all else came along.
+        counted = [limiter.check("k", "5/day").remaining for _ in range(2)]
+        return counted == ([4, 3] if inside else [3, 2])
+
+    try:
+        assert in_child(work)
+    finally:
+        backend._inside = False
+        backend._unlock()
+    assert limiter.check("k", "5/day").remaining == 3

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from limen.backends.redis import sync_lane
-from limen.backends.redis.sync_lane import Wire
+from limen.backends.redis.batch import Request
+from limen.backends.redis.sync import _ready_first
+from limen.backends.redis.sync_lane import Lead, Ticket, Wire
 
 
 class Sluggish:
@@ -57,3 +59,17 @@ def test_who_slept_looks_out_again_when_replies_come_sooner(
         sluggish.slept = 0
         ask(wire, server, 20)
         assert not sluggish.slept
+
+
+def test_who_waits_for_a_reply_does_not_wait_for_another_server_first() -> None:
+    """Others stand in that line, behind one who leads it and waits for somebody else elsewhere."""
+    slow: Any = "the lane of a slow server, which another caller leads"
+    quick: Any = "the lane of a quick one, which we lead"
+    here, there = socket.socketpair()
+    with here, there:
+        led, follows = (Ticket(Request(["k"], b"", 2, 7), 0.0) for _ in range(2))
+        led.lead = lead = Lead(0.0, Wire(here))
+        lead.is_sent = True
+        there.send(b"+OK\r\n")
+        lanes = {slow: [follows], quick: [led]}
+        assert next(_ready_first(lanes, time.monotonic() + 5)) == quick

@@ -9,6 +9,8 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,7 @@ from limen import (
     RateLimitExceeded,
     StoreError,
 )
-from limen.backends import Change, Renew
+from limen.backends import Change, Release, Renew
 from limen.limiter.keeper import Keeper
 from limen.testing import ManualClock
 from tests.conformance.stores import Blocking, Threaded, is_renewed
@@ -370,6 +372,67 @@ class TestSlots:
 
         assert in_child(work)
 
+    def test_the_child_of_a_fork_waits_for_no_lock_of_its_parent(self) -> None:
+        limiter = Limiter()
+        is_held, done = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with limiter._keeper._changed:
+                is_held.set()
+                done.wait(90)
+
+        def work() -> bool:
+            limiter.close()
+            return True
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        try:
+            assert is_held.wait(10)
+            assert in_child(work)
+        finally:
+            done.set()
+            thread.join()
+
+    def test_without_a_thread_that_renews_none_is_held(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        limit = Concurrency(1, lease=2)
+        limiter = Limiter()
+        slot = limiter.slot("k", limit)
+
+        def fail(_: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            with pytest.raises(RuntimeError, match="new thread"), slot:
+                raise AssertionError("unreachable")
+        with slot:  # it was let go, and there are threads again
+            assert is_renewed(Threaded(limiter), "k", limit)
+
+    def test_is_free_when_the_wait_for_its_grant_is_cut_short(
+        self, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        backend, slot = limiter._backend, limiter.slot("k", Concurrency(1, lease=30))
+        decide = backend.run_all
+
+        def interrupted(*arguments: Any) -> Any:
+            decide(*arguments)  # it is granted, and nobody hears of it
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(backend, "run_all", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                limiter.slot("k", Concurrency(1, lease=30)).acquire()
+        assert slot.acquire().allowed
+        # Who holds it already keeps it.
+        with monkeypatch.context() as patch:
+            patch.setattr(backend, "run_all", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                slot.acquire()
+        assert not limiter.slot("k", Concurrency(1, lease=30)).acquire().allowed
+
     def test_one_slot_has_one_holder(self, limiter: Limiter) -> None:
         slot = limiter.slot("k", self.limit)
         with slot:
@@ -554,3 +617,46 @@ def test_slots_on_a_store_that_hangs_hold_up_no_other_renewal() -> None:
         if thread.name.startswith("limen-slots_"):
             thread.join(5)
     assert renewed, "one after the other, the healthy one would have waited for two seconds"
+
+
+def test_slots_that_are_due_together_are_renewed_also_without_threads_to_spare(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    renewed: list[Change] = []
+
+    def change(change: Change) -> bool:
+        renewed.append(change)
+        return True
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", fail)
+    keeper, check = Keeper(change), Check(Concurrency(2, lease=30), "k")
+    due = [((name, 0), check) for name in ("ann", "ben")]
+    for place, _ in due:
+        keeper.keep(check, place)
+    keeper._renew_all(due)
+    assert renewed == [Renew(check, "ann"), Renew(check, "ben")]
+    keeper.close()
+
+
+def test_a_slot_that_is_let_go_while_it_is_renewed_is_not_left_with_nobody() -> None:
+    """The store may grant anew what was granted here, behind the release that found nothing."""
+    seen: list[Change] = []
+    released = threading.Event()
+
+    def change(change: Change) -> bool:
+        seen.append(change)
+        if isinstance(change, Renew):
+            keeper.drop(("somebody", 0))
+        else:
+            released.set()
+        return True
+
+    keeper = Keeper(change)
+    check = Check(Concurrency(1, lease=0.3), "k")
+    keeper.keep(check, ("somebody", 0))
+    assert released.wait(10)
+    assert seen == [Renew(check, "somebody"), Release(check, "somebody")]
+    keeper.close()

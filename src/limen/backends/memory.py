@@ -17,6 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from limen import fork
 from limen.algorithms import STATES, Leases
 from limen.backends import Change, Correct, Renew, Reset, Shard, Vitals
 from limen.backends.expiring import Expiring
@@ -44,15 +45,31 @@ class MemoryBackend:
     def __init__(self, clock: Clock, max_keys: int) -> None:
         self.lost_refunds: int = 0
         self._time_ns = clock.time_ns
+        self._max_keys = max_keys
+        self._begin()
+        self._forget_all()
+        fork.watch(self)
+
+    def _begin(self) -> None:
         lock = Lock()
         # Looked up here and not at every decision, of which that would be a twentieth.
         self._lock, self._unlock = lock.acquire, lock.release
         self._inside = False
         self._mending = Lock()
-        self._states: Expiring[Any] = Expiring(max_keys, _share_left)
+
+    def _forget_all(self) -> None:
+        self._states: Expiring[Any] = Expiring(self._max_keys, _share_left)
         self._entries = self._states.entries
         # Apart, so that refunds push out no state that is being refused.
-        self._markers: Expiring[Marker] = Expiring(max_keys, lambda marker, now_us: 0.0)
+        self._markers: Expiring[Marker] = Expiring(self._max_keys, lambda marker, now_us: 0.0)
+
+    def after_fork(self) -> None:
+        """Let nobody wait for a thread that did not come along. Not for you to call."""
+        was_inside = self._inside
+        self._begin()
+        if was_inside:
+            # It was in the middle of a change, and what it left half done cannot be told apart.
+            self._forget_all()
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -218,7 +218,11 @@ class Home:
             wire = self._idle.pop()
             if self.loop.time() - wire.used_at > _IDLE_S:
                 # The loop may have stood still meanwhile, and not know yet that it was closed.
-                await asyncio.sleep(0)
+                try:
+                    await asyncio.sleep(0)
+                except BaseException:
+                    wire.close()
+                    raise
             if wire.is_fresh:
                 return wire
         opening = self._left.pop() if self._left else self._open()

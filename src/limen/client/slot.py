@@ -125,8 +125,8 @@ class ServiceSlot:
             raise
         assert self._held is not None
         self._id = secrets.token_hex(8)
-        self._kept.keep(self._id, self._held)
         try:
+            self._kept.keep(self._id, self._held)
             if verdict.delay:
                 time.sleep(verdict.delay)
         except BaseException:

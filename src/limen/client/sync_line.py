@@ -166,12 +166,14 @@ class Pool:
             opening.done.wait(_left(ends))
         finally:
             with self._mutex:
-                if not opening.done.is_set():
+                is_ours = opening.done.is_set()
+                if not is_ours:
                     opening.is_left = True
                     self._left.append(opening)
-        if opening.wire is not None:
+        # It may be there by now: if we left it before that, it is somebody else's.
+        if is_ours and opening.wire is not None:
             return opening.wire
-        raise opening.error or TimeoutError("timed out")
+        raise (opening.error if is_ours else None) or TimeoutError("timed out")
 
     def _open(self, opening: _Opening, round_: object) -> None:
         try:

@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 from msgspec import Struct
 
 from limen import fork
-from limen.backends import AsyncBackend, Change, Fault, Release, Renew, Reset, Shard, Vitals
+from limen.backends import (
+    AsyncBackend,
+    Change,
+    Correct,
+    Fault,
+    Release,
+    Renew,
+    Reset,
+    Shard,
+    Vitals,
+)
 from limen.backends.memory import AsyncMemoryBackend, MemoryBackend
 from limen.clock import Clock
 from limen.errors import ConfigurationError, RateLimitExceeded, StoreError
@@ -192,6 +202,8 @@ class AsyncLimiter:
         within: float | None = None,
     ) -> Decision:
         answer = await self._backend.run_all(checks, charge, holder, within)
+        if self._guard.owed and not isinstance(answer, Fault):
+            await self._pay_in_passing()
         return self._decision(checks, answer, holder, charge=charge)
 
     def _decision(
@@ -223,12 +235,25 @@ class AsyncLimiter:
         """Pay what can be paid now; return whether anything is owed still."""
         unpaid, debts = 0, self._guard.debts()
         while unpaid < plan.MOST_UNPAID and (batch := list(islice(debts, plan.MOST_UNPAID))):
-            answers = await asyncio.gather(*[self._backend.change(debt) for debt in batch])
-            for debt, answer in zip(batch, answers, strict=True):
-                if isinstance(answer, Fault):
-                    self._guard.owe_again(debt, answer)
-                    unpaid += 1
+            unpaid += await self._pay_together(batch)
         return self._guard.keeps_paying(time.monotonic())
+
+    async def _pay_in_passing(self) -> None:
+        """Pay a few debts now, if whoever was to pay them is gone, as with a loop for each call."""
+        if self._guard.should_pay(time.monotonic()):
+            batch = list(islice(self._guard.debts(), plan.MOST_UNPAID))
+            if not await self._pay_together(batch):
+                self._guard.stop_paying()
+
+    async def _pay_together(self, debts: list[Correct]) -> int:
+        """Pay some debts; return how many could not be paid."""
+        unpaid = 0
+        answers = await asyncio.gather(*[self._backend.change(debt) for debt in debts])
+        for debt, answer in zip(debts, answers, strict=True):
+            if isinstance(answer, Fault):
+                self._guard.owe_again(debt, answer)
+                unpaid += 1
+        return unpaid
 
     async def _change(self, change: Change) -> bool:
         done = self._guard.change(change)

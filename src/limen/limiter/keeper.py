@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from limen.backends import Change, Renew
+from limen import fork
+from limen.backends import Change, Release, Renew
 from limen.model import Check, Concurrency
 
 _IDLE_S = 5.0
@@ -28,24 +28,23 @@ class Keeper:
 
     def __init__(self, change: Callable[[Change], bool]) -> None:
         self._change = change
-        self._begin()
+        self.after_fork()
+        fork.watch(self)
 
-    def _begin(self) -> None:
-        self._pid = os.getpid()
+    def after_fork(self) -> None:
+        """Begin anew: neither the thread nor the slots came along. Not for you to call."""
         self._changed = threading.Condition()
         self._held: dict[Place, tuple[Check, float]] = {}
         self._thread: threading.Thread | None = None
 
     def keep(self, check: Check, place: Place) -> None:
         """Go on renewing until dropped."""
-        if self._pid != os.getpid():
-            # In the child of a fork: neither the thread nor the slots came along.
-            self._begin()
         with self._changed:
             self._held[place] = (check, time.monotonic() + renewal_interval(check))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="limen-slots", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="limen-slots", daemon=True)
+                thread.start()  # raises, when there is none to be had
+                self._thread = thread
             else:
                 self._changed.notify()
 
@@ -61,19 +60,34 @@ class Keeper:
             self._changed.notify()
 
     def _run(self) -> None:
-        while due := self._wait_for_due():
-            if len(due) == 1:
-                self._renew(*due[0])
-                continue
-            # Together: they share a call, and none waits for a server that only others need.
-            with ThreadPoolExecutor(min(len(due), _MAX_THREADS), "limen-slots") as threads:
-                for place, check in due:
+        try:
+            while due := self._wait_for_due():
+                if len(due) == 1:
+                    self._renew(*due[0])
+                else:
+                    self._renew_all(due)
+        finally:
+            # Whatever has ended it, the next who keeps a slot begins another.
+            with self._changed:
+                if self._thread is threading.current_thread():
+                    self._thread = None
+
+    def _renew_all(self, due: list[tuple[Place, Check]]) -> None:
+        """Renew some together: they share a call, and none waits for a server of others alone."""
+        with ThreadPoolExecutor(min(len(due), _MAX_THREADS), "limen-slots") as threads:
+            for place, check in due:
+                try:
                     threads.submit(self._renew, place, check)
+                except RuntimeError:  # no thread to be had
+                    self._renew(place, check)
 
     def _renew(self, place: Place, check: Check) -> None:
         holder = place[0]
         try:
             renewed = self._change(Renew(check, holder))
+            if renewed and place not in self._held:
+                # It was let go meanwhile, and the store may have granted it anew behind that.
+                self._change(Release(check, holder))
         except Exception as error:
             log_not_renewed(check, holder, error)
             return

@@ -65,7 +65,14 @@ class Slot:
         """
         if self._is_held and len(self._checks) > 1:
             raise InvalidInput(_HELD)
-        self.decision = self._decide(self._checks, self.id)
+        try:
+            self.decision = self._decide(self._checks, self.id)
+        except BaseException:
+            # Of a signal handler: the store may have granted it already, to nobody; shadows too.
+            if not self._is_held:
+                self._held = _concurrent(self._checks)
+                self.release()
+            raise
         self._held = _places(self._checks, self.decision)
         self._is_held = self.decision.allowed
         return self.decision
@@ -105,9 +112,9 @@ class Slot:
         except BaseException:
             self._entered.release()
             raise
-        for number, check in enumerate(self._held):
-            self._keeper.keep(check, (self.id, number))
         try:
+            for number, check in enumerate(self._held):
+                self._keeper.keep(check, (self.id, number))
             if decision.delay:
                 self._clock.sleep(decision.delay)
         except BaseException:
@@ -179,8 +186,9 @@ class AsyncSlot:
             self.decision = await self._decide(self._checks, self.id)
         except asyncio.CancelledError:
             # The store may have granted it already, to nobody; shadows too.
-            self._held = _concurrent(self._checks)
-            await self.release()
+            if not self._is_held:
+                self._held = _concurrent(self._checks)
+                await self.release()
             raise
         self._held = _places(self._checks, self.decision)
         self._is_held = self.decision.allowed

@@ -357,7 +357,7 @@ def _start(work: Callable[..., object], *arguments: object) -> bool:
 
 
 def _ready_first(by_lane: dict[Lane, list[Ticket]], ends: float) -> Iterator[Lane]:
-    """Return the lanes as their replies come; who leads two must not let one wait for the other.
+    """Return the lanes as their replies come; those who wait for one do not wait for another.
 
     Then all of them: those that somebody else leads, and those whose time is over.
     """
@@ -366,7 +366,7 @@ def _ready_first(by_lane: dict[Lane, list[Ticket]], ends: float) -> Iterator[Lan
         for lane, [first, *_] in by_lane.items()
         if (lead := first.lead) is not None and lead.is_sent and lead.wire is not None
     }
-    if len(led) > 1:
+    if led and len(by_lane) > 1:
         with selectors.DefaultSelector() as selector:
             for each in led:
                 selector.register(each, selectors.EVENT_READ)

@@ -47,6 +47,12 @@ twice the usual time at most: a core is busy meanwhile."""
 _SLEPT = 32
 """After how many times asleep a caller looks out once, to see whether replies come sooner now."""
 _CORES = cores()
+_OURS = frozenset(
+    {"builtins", "eventlet", "gevent", "hiredis", "limen", "redis", "select", "socket", "ssl"}
+)
+"""Where the errors come from that mean that a server cannot be reached, or that we are wrong."""
+_EARLY_S = 0.005
+"""How much sooner than it should a socket may give up."""
 
 
 class Wire:
@@ -315,7 +321,7 @@ class Lane:
         except BaseException as error:
             if ticket.lead is lead:
                 self._break_off(ticket, lead, error)
-            if not isinstance(error, Exception):
+            if _was_thrown_in(error, ticket.ends):
                 raise
 
     def _receive(self, ticket: Ticket, lead: Lead) -> None:
@@ -341,22 +347,30 @@ class Lane:
                 # next might be taken for the answer to something else.
                 lead.drop_wire()
             self._take_note(lead.sent_at, wire.used_at, strange)
-        except TimeoutError as error:
-            # A call that began late in its caller's time proves nothing against the connection:
-            # the replies are left for the next leader to skip. Were it dropped, a server to which
-            # connecting takes nearly the whole deadline would never be reached.
-            fault = fault_of(error, self._where)
-            wire = lead.wire
-            if wire is not None and time.monotonic() - wire.owes_since > self.breaker.slow_s:
-                lead.drop_wire()
-                self._failed(fault)
-            self._end(ticket, lead, fault)
         except BaseException as error:
-            self._break_off(ticket, lead, error)
-            if not isinstance(error, Exception):
+            if _was_thrown_in(error, ticket.ends):
+                self._break_off(ticket, lead, error)
                 raise
+            if isinstance(error, TimeoutError):
+                self._gave_up(ticket, lead, error)
+            else:
+                self._break_off(ticket, lead, error)
         else:
             self._hand_on(ticket, lead)
+
+    def _gave_up(self, ticket: Ticket, lead: Lead, error: TimeoutError) -> None:
+        """End a call whose time is over before its replies are there.
+
+        One that began late in its caller's time proves nothing against the connection: the replies
+        are left for the next leader to skip. Were it dropped, a server to which connecting takes
+        nearly the whole deadline would never be reached.
+        """
+        fault = fault_of(error, self._where)
+        wire = lead.wire
+        if wire is not None and time.monotonic() - wire.owes_since > self.breaker.slow_s:
+            lead.drop_wire()
+            self._failed(fault)
+        self._end(ticket, lead, fault)
 
     def _take_note(self, sent_at: float, now: float, strange: Fault | Again | None) -> None:
         """See what a reply says of the server."""
@@ -379,7 +393,7 @@ class Lane:
         """End a call that failed half-way. Its connection may yet bring the replies: drop it."""
         lead.drop_wire()
         fault = structs.replace(fault_of(error, self._where), unsent=not lead.sent_at)
-        if isinstance(error, Exception):
+        if not _was_thrown_in(error, ticket.ends):
             self._failed(fault)
         self._end(ticket, lead, fault)
 
@@ -502,6 +516,22 @@ class Lane:
             return
         self._connecting_since = None
         self._hand_on(None, lead)
+
+
+def _was_thrown_in(error: BaseException, ends: float) -> bool:
+    """Return whether an error is not of our doing: a worker's time-out, say, of its signal handler.
+
+    That one is for whoever called. What goes wrong here is of a class of Python's or of redis-py's;
+    and a time-out of our own comes when the time is over.
+    """
+    if not isinstance(error, Exception) or _origin(error) not in _OURS:
+        return True
+    is_timeout = isinstance(error, TimeoutError) and error.errno is None
+    return is_timeout and time.monotonic() < ends - _EARLY_S
+
+
+def _origin(error: Exception) -> str:
+    return type(error).__module__.partition(".")[0]
 
 
 def _replies(calls: list[Call[Ticket]]) -> int:
