@@ -18,7 +18,7 @@ from limen.connect import is_shared, target_of
 from limen.errors import ConfigurationError, LimenError
 from limen.rules.stores import Snapshot
 from limen.rules.sync import Instance, RuleCache, Switch, SwitchFile
-from limen.rules.sync.switch import encode, turned_off, turned_on
+from limen.rules.sync.switch import turned_off, turned_on
 
 if TYPE_CHECKING:
     from limen.rules.stores.sql import StoredRuleSet
@@ -91,7 +91,7 @@ def turn(folder: Path, store: str | None, namespace: str, switch: Switch) -> int
         draw.line("on this host only; add --store to reach every host")
         return 0
     try:
-        _use(store, namespace, lambda cache: cache.turn_switch(encode(switch)))
+        _use(store, namespace, lambda cache: cache.turn_switch(switch))
     except LimenError as error:
         draw.complain(f"limen: other hosts were not reached: {error}")
         return 1

@@ -70,7 +70,7 @@ class Cells:
 
     def forget(self, others_than: set[str]) -> None:
         """Make room: forget rules that are not there any more."""
-        kept = {name: cell for name, cell in self._by_name.items() if name in others_than}
+        kept = {name: cell for name, cell in list(self._by_name.items()) if name in others_than}
         self._by_name = kept
         self._by_limit = {}
 

@@ -227,9 +227,10 @@ class _Supervisor:
 
     def _pass_on(self, number: signal.Signals) -> None:
         for place in self._places:
-            if place.worker is not None:
+            if place.worker is not None and place.worker.process.poll() is None:
                 place.worker.process.send_signal(number)
                 return
+        _logger.warning("%s came while no worker runs, and is lost", number.name)
 
     def _reap(self) -> None:
         # One signal may stand for several.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from limen.rules.stores.sql import SqlStore
@@ -13,9 +15,29 @@ from tests.rules.stores.acts import run
 from tests.rules.stores.conftest import WRITERS
 from tests.rules.stores.work import add_rules, create_tokens, prepare_at
 
+EMPTY: dict[str, Any] = {"rules": []}
 EACH = 2
 SAVES = WRITERS * EACH
 Crowd = Callable[..., list[Any]]
+
+
+def test_two_loops_may_open_the_same_store_at_the_same_time(store: SqlStore, url: str) -> None:
+    """As a service does: its follower has a thread and a loop of its own."""
+    run(store.save(EMPTY, author="ann", base=None))
+    for _ in range(10):
+        both, at_once = SqlStore(url), threading.Barrier(2)
+
+        def look(both: SqlStore = both, at_once: threading.Barrier = at_once) -> str:
+            async def work() -> str:
+                at_once.wait(30)
+                async with asyncio.timeout(20):
+                    return await both.version()
+
+            return asyncio.run(work())
+
+        with ThreadPoolExecutor(2) as threads:
+            looks = [threads.submit(look) for _ in range(2)]
+            assert [each.result() for each in looks] == ["1", "1"]
 
 
 def test_twenty_writers_lose_no_update(store: SqlStore, url: str, crowd: Crowd) -> None:

@@ -17,6 +17,8 @@ from limen.rules.stores import Snapshot
 from limen.rules.stores.sql import SqlStore
 from limen.rules.sync import Follower, Instance, Poisoned, RuleCache
 from limen.rules.sync import cache as module
+from limen.rules.sync import follow as following
+from limen.rules.sync.switch import turned_on
 from tests.rules.sync.conftest import HARD, Watched, at_cache, publish, save, times, wait_until
 from tests.rules.sync.processes import NAMESPACE, Fleet, Plan, rule_set
 
@@ -92,9 +94,49 @@ def test_all_keys_are_of_one_slot_and_named_after_the_namespace(
 ) -> None:
     publish(lite, redis_url, rule_set(1, 5))
     follow(lite, redis_url, interval=0.1).wait()
-    at_cache(redis_url, lambda cache: cache.turn_switch(b"{}"))
+    at_cache(redis_url, lambda cache: cache.turn_switch(turned_on()))
     wait_until(lambda: len(list(admin.scan_iter())) == 5)
     assert all(key.startswith(b"limen:{rules}") for key in admin.scan_iter())
+
+
+def test_of_writers_who_saw_the_same_one_writes(redis_url: str) -> None:
+    async def work(cache: RuleCache) -> list[bool]:
+        await cache.write(Snapshot("2", rule_set(2, 5)))
+        found = await cache.look()
+        # As when an older version is activated: all processes see that it is not the one they have.
+        old = Snapshot("1", rule_set(1, 5))
+        seen = (found.version, found.version, b"1")
+        return [await cache.write(old, each, found.stamp) for each in seen]
+
+    assert at_cache(redis_url, work) == [True, False, False]
+    assert there(redis_url) == b"1"
+
+
+@pytest.mark.parametrize(("ends_ms", "is_ours"), [(None, True), (3_600_000, True), (2_900, False)])
+def test_a_claim_that_would_never_end_is_nobodys(
+    redis_url: str, admin: redis.Redis, ends_ms: int | None, is_ours: bool
+) -> None:
+    admin.set("limen:{rules}claim", "somebody", px=ends_ms)
+    assert at_cache(redis_url, lambda cache: cache.claim("me")) is is_ours
+    assert 0 < admin.pttl("limen:{rules}claim") <= 3_000
+    assert not at_cache(redis_url, lambda cache: cache.claim("another"))
+
+
+def test_a_server_that_has_just_started_takes_nobody_for_gone(
+    lite: str, redis_url: str, admin: redis.Redis, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(lite, redis_url, rule_set(1, 5))
+    others = [instance("a"), instance("b")]
+    for each in others:
+        at_cache(redis_url, lambda cache, one=each: cache.beat(one))  # type: ignore[misc]
+    follower = follow(lite, redis_url)
+    wait_until(lambda: follower.status.instances == 3)
+    admin.flushall()
+    monkeypatch.setattr(following, "ALIVE_S", 4)
+    wait_until(lambda: admin.zcard("limen:{rules}alive") == 1)
+    time.sleep(0.1)
+    assert follower.status.instances == 3
+    wait_until(lambda: follower.status.instances == 1)
 
 
 def test_of_writers_who_come_together_the_newest_stays(redis_url: str) -> None:

@@ -17,7 +17,7 @@ from limen.rules.sync import Follower, Status, seek
 from limen.rules.sync import cache as cache_module
 from limen.rules.sync import follow as follow_module
 from limen.rules.sync.last_good import LastGood
-from limen.rules.sync.switch import encode, turned_on
+from limen.rules.sync.switch import turned_on
 from tests.faults.proxy import Proxy, proxy
 from tests.postgres import Postgres
 from tests.rules.sync.conftest import (
@@ -225,7 +225,7 @@ def test_a_database_that_hangs_holds_up_neither_the_cache_nor_the_kill_switch(
             wait_until(lambda v=str(number): follower.status.version == v, 5),  # type: ignore[misc]
         )
     assert slowest < 1.0
-    at_cache(redis_url, lambda cache: cache.turn_switch(encode(turned_on())))
+    at_cache(redis_url, lambda cache: cache.turn_switch(turned_on()))
     took = wait_until(lambda: follower.status.switch.all)
     assert took < 2.0
     far[0].flow()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import traceback
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -153,7 +154,7 @@ def test_rules_of_the_last_good_file_are_those_of_the_cache_once_it_holds_them(
     assert watched.versions == ["1"]
 
 
-def test_rules_that_came_into_force_are_kept_also_when_all_is_called_off_at_that_moment(
+def test_a_disk_that_hangs_holds_up_no_rules_and_has_the_last_ones_in_the_end(
     seek: Callable[..., Sought], watched: Watched, tmp_path: Path
 ) -> None:
     sought = seek(folder=tmp_path)
@@ -161,22 +162,39 @@ def test_rules_that_came_into_force_are_kept_also_when_all_is_called_off_at_that
     async def work() -> None:
         await sought.write(1)
         await sought.look()
-        await sought.write(2)
         # The one thread that writes files has other things to do, and the rest does not wait.
         busy = threading.Event()
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-        waiting = asyncio.create_task(asyncio.to_thread(busy.wait, 10))
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
+        waiting = asyncio.create_task(asyncio.to_thread(busy.wait, 60))
+        for number in (2, 3):
+            await sought.write(number)
+            async with asyncio.timeout(10):
                 await sought.look()
+        assert watched.versions == ["1", "2", "3"]
         busy.set()
         await waiting
-        assert watched.versions == ["1", "2"]
 
     sought.run(work)
     entry = LastGood(tmp_path).read()
     assert entry is not None
-    assert entry.version == "2"
+    assert entry.version == "3"
+
+
+def test_the_child_of_a_fork_waits_for_no_file_of_its_parent(
+    seek: Callable[..., Sought], tmp_path: Path
+) -> None:
+    sought = seek(folder=tmp_path)
+
+    async def work() -> None:
+        await sought.seeker._writing.acquire()  # by a task that did not come along
+        sought.seeker.forget_tasks()
+        await sought.write(1)
+        assert await sought.look() == "1"
+
+    sought.run(work)
+    entry = LastGood(tmp_path).read()
+    assert entry is not None
+    assert entry.version == "1"
 
 
 def test_what_was_replaced_meanwhile_is_not_kept_over_its_successor(
@@ -189,7 +207,7 @@ def test_what_was_replaced_meanwhile_is_not_kept_over_its_successor(
         await sought.look()
         await sought.write(2)
         await sought.look()
-        await sought.seeker._keep(Snapshot("1", rule_set(1, 5)))  # held up until now
+        sought.seeker._keep(Snapshot("1", rule_set(1, 5)))  # held up until now
 
     sought.run(work)
     entry = LastGood(tmp_path).read()
@@ -292,6 +310,9 @@ def test_rules_in_the_store_that_are_wrong_are_told_and_not_loaded_again_and_aga
             await ask()
         assert len(loads) == 1
         assert "newer" in sought.notes.trouble["store"]
+        assert sought.seeker._refused is not None
+        frames = len(list(traceback.walk_tb(sought.seeker._refused[1].__traceback__)))
+        assert frames < 10, "each time adds its own"
         assert sought.seeker.version == "1"
         # What is in the cache is left as it is, for those who know better.
         assert (await sought.other.look()).version == b"1"

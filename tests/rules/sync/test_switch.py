@@ -42,7 +42,7 @@ def file(tmp_path: Path) -> SwitchFile:
 
 
 def turn_everywhere(redis_url: str, switch: Switch) -> None:
-    at_cache(redis_url, lambda cache: cache.turn_switch(encode(switch)))
+    at_cache(redis_url, lambda cache: cache.turn_switch(switch))
 
 
 # the file
@@ -300,8 +300,11 @@ def test_a_signal_turns_it_on_and_off_again_and_never_raises(
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_what_fails_in_the_program_while_it_turns_does_not_end_the_watching(
-    tmp_path: Path, file: SwitchFile, monkeypatch: pytest.MonkeyPatch
+def test_what_fails_in_the_program_while_it_turns_is_tried_again(
+    tmp_path: Path,
+    file: SwitchFile,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(follow_module, "_SWITCH_S", 0.05)
     path = tmp_path / "rules.yaml"
@@ -316,9 +319,11 @@ def test_what_fails_in_the_program_while_it_turns_does_not_end_the_watching(
     with Follower(FileStore(path), use, folder=file.path.parent, interval=0.05) as follower:
         follower.wait()
         file.write(turned_on())
-        wait_until(lambda: "RuntimeError: of the program" in str(follower.status.trouble))
-        file.write(turned_off())
         wait_until(lambda: len(turns) == 3)
+        wait_until(lambda: follower.status.switch.is_on and not follower.status.trouble)
+        assert "callback: RuntimeError: of the program" in caplog.text
+        file.write(turned_off())
+        wait_until(lambda: len(turns) == 4)
 
 
 # all processes of a host, with everything else stopped
@@ -384,7 +389,12 @@ def test_whoever_starts_with_the_switch_on_never_refuses_anybody(
 
 
 def test_one_call_reaches_every_host_and_is_written_down_there(
-    database: str, redis_url: str, valkey: Server, fleet: Fleet, tmp_path: Path
+    database: str,
+    redis_url: str,
+    admin: redis.Redis,
+    valkey: Server,
+    fleet: Fleet,
+    tmp_path: Path,
 ) -> None:
     publish(database, redis_url, rule_set(1, 4))
     files = [SwitchFile(tmp_path / host) for host in "abc"]
@@ -405,7 +415,7 @@ def test_one_call_reaches_every_host_and_is_written_down_there(
     # A newer word on one host is that host's own, and an older one is not heard.
     files[0].write(turned_off(by="dan"))
     wait_until(lambda: not fleet.processes[0].report().allowed)
-    turn_everywhere(redis_url, Switch(True, (), time.time() - 60, "late"))
+    admin.set("limen:{rules}switch", encode(Switch(True, (), time.time() - 60, "late")))
     time.sleep(0.3)
     reports = fleet.reports()
     assert [report.allowed for report in reports] == [False, True, True]
@@ -415,6 +425,20 @@ def test_one_call_reaches_every_host_and_is_written_down_there(
     report = wait_for_rules(fleet.processes[-1].report)
     assert (report.refused, report.status.switch.by) == (0, "cat")
     figure("kill switch by Redis: 3 hosts within %.3f s", max(took))
+
+
+def test_who_speaks_last_is_heard_whatever_the_clocks_say(
+    lite: str, redis_url: str, follow: Callable[..., Follower]
+) -> None:
+    publish(lite, redis_url, rule_set(1, 4))
+    follower = follow(lite, redis_url, interval=0.05)
+    follower.wait()
+    # By a host whose clock is half a minute ahead, and then by one whose is right.
+    turn_everywhere(redis_url, Switch(False, (), time.time() + 30, "ahead"))
+    wait_until(lambda: follower.status.switch.by == "ahead")
+    turn_everywhere(redis_url, turned_on(by="right"))
+    wait_until(lambda: follower.status.switch.by == "right")
+    assert follower.status.switch.is_on
 
 
 def wait_for_rules(report: Callable[[], Report]) -> Report:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -34,21 +36,21 @@ class Database:
     def __init__(self, address: Address, busy_timeout: float) -> None:
         self.address = address
         self._busy_timeout = busy_timeout
-        is_sqlite = address.kind == "sqlite"
-        engine = _sqlite(address, busy_timeout) if is_sqlite else _postgresql(address)
-        self._reader = engine.execution_options(limen_begin="BEGIN")
-        # A transaction that reads first and writes later may be refused in the middle; one that
-        # says at once that it will write waits for its turn.
-        self._writer = engine.execution_options(limen_begin="BEGIN IMMEDIATE")
-        self._bare = engine.execution_options(limen_begin=None)
+        self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine] = (
+            weakref.WeakKeyDictionary()
+        )
+        """One for each loop: until its first connection is there, an engine holds a lock that is
+        the loop's. Another loop would not be woken by it, and the child of a fork never get it."""
 
     async def read(self, work: Work[T]) -> T:
         """Do some work in a transaction that reads, and waits for no writer."""
-        return await self._run(self._reader, work)
+        return await self._run(self._engine("BEGIN"), work)
 
     async def write(self, work: Work[T]) -> T:
         """Do some work in a transaction: all of it is written at the end, or nothing."""
-        return await self._run(self._writer, work)
+        # One that reads first and writes later may be refused in the middle; one that says at once
+        # that it will write waits for its turn.
+        return await self._run(self._engine("BEGIN IMMEDIATE"), work)
 
     async def migrate(self, work: Work[T]) -> T:
         """Do some work in a transaction that writes, while no other process migrates."""
@@ -76,7 +78,19 @@ class Database:
 
     async def close(self) -> None:
         """Let go of what is left. A later use opens it again."""
-        await self._reader.dispose()
+        engine = self._engines.pop(asyncio.get_running_loop(), None)
+        if engine is not None:
+            await engine.dispose()
+
+    def _engine(self, begin: str | None) -> AsyncEngine:
+        """Return the engine of this loop, which begins transactions by these words."""
+        loop = asyncio.get_running_loop()
+        engine = self._engines.get(loop)
+        if engine is None:
+            is_sqlite = self.address.kind == "sqlite"
+            make = partial(_sqlite, busy_timeout=self._busy_timeout) if is_sqlite else _postgresql
+            self._engines[loop] = engine = make(self.address)
+        return engine.execution_options(limen_begin=begin)
 
     async def _run(self, engine: AsyncEngine, work: Work[T]) -> T:
         async def transaction() -> T:
@@ -99,7 +113,7 @@ class Database:
         end = asyncio.get_running_loop().time() + self._busy_timeout
         while True:
             try:
-                async with self._bare.connect() as connection:
+                async with self._engine(None).connect() as connection:
                     await connection.exec_driver_sql("PRAGMA journal_mode = WAL")
                 return
             except DBAPIError as error:

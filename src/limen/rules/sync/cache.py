@@ -14,8 +14,10 @@ import msgspec
 
 from limen.connect import Target
 from limen.rules.stores import Snapshot
+from limen.rules.sync import switch as switches
 from limen.rules.sync.entry import MAX_BYTES, Entry, Poisoned, decode, encode
 from limen.rules.sync.switch import MAX_BYTES as MAX_SWITCH_BYTES
+from limen.rules.sync.switch import Switch
 
 if TYPE_CHECKING:
     from limen.backends.redis.link import Link
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
 TTL_S = 86_400
 CLAIM_S = 3
 ALIVE_S = 6
+_LATER_S = 0.001
 
-# Writes the set if the version there is the one that the writer saw before it asked the database,
-# or (without one) no newer one: a writer who was held up does not undo what came meanwhile. A key
-# that holds something else gives way to anybody.
+# Writes the set if the version there, and its stamp, are those that the writer saw before it asked
+# the database, or (without them) no newer version: a writer who was held up does not undo what came
+# meanwhile, and of many who saw the same one writes. A key that holds something else gives way to
+# anybody.
 _WRITE = """
 local there = redis.pcall('HGET', KEYS[1], 'version') or ''
 local foreign = type(there) == 'table'
@@ -36,9 +40,20 @@ if seen ~= there then
   local old = tonumber(version) and tonumber(there) and tonumber(version) >= tonumber(there)
   if seen ~= '*' or not (there == '' or old) then return 0 end
 end
-if foreign then redis.call('DEL', KEYS[1]) end
+if foreign then
+  redis.call('DEL', KEYS[1])
+elseif ARGV[6] ~= '*' and (redis.call('HGET', KEYS[1], 'stamp') or '') ~= ARGV[6] then
+  return 0
+end
 redis.call('HSET', KEYS[1], 'version', version, 'stamp', ARGV[3], 'entry', ARGV[4])
 redis.call('EXPIRE', KEYS[1], ARGV[5])
+return 1
+"""
+# A claim that has no end, or a later one than it may have, is nobody's.
+_CLAIM = """
+local left = redis.call('PTTL', KEYS[1])
+if left > 0 and left <= tonumber(ARGV[2]) then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
 # Takes note of one instance, forgets those that were silent for too long, counts the rest.
@@ -137,11 +152,14 @@ class RuleCache:
             raise Poisoned("its rules are of another version")
         return entry, stamp or b""
 
-    async def write(self, snapshot: Snapshot, seen: bytes | None = None) -> bool:
+    async def write(
+        self, snapshot: Snapshot, seen: bytes | None = None, stamp: bytes | None = None
+    ) -> bool:
         """Put rules there and announce them; return whether they were written.
 
-        `seen` is the version that was there before the database was asked: if it is another one by
-        now, nothing is written. Without it, whatever is not newer gives way.
+        `seen` is the version that was there before the database was asked, and `stamp` which write
+        of it: if it is another one by now, nothing is written. Without them, whatever is not newer
+        gives way.
         """
         done = await self._link.call(
             "EVAL",
@@ -153,6 +171,7 @@ class RuleCache:
             secrets.token_hex(8),
             encode(snapshot),
             str(TTL_S),
+            "*" if stamp is None else stamp,
         )
         if done:
             await self.announce(snapshot.version)
@@ -164,12 +183,16 @@ class RuleCache:
 
     async def claim(self, who: str) -> bool:
         """Return whether it is our turn to ask the database; everybody else relies on us."""
-        said = await self._link.call("SET", self._claim, who, "NX", "PX", str(CLAIM_S * 1_000))
-        return said is not None
+        for_ms = str(CLAIM_S * 1_000)
+        return bool(await self._link.call("EVAL", _CLAIM, "1", self._claim, who, for_ms))
 
-    async def turn_switch(self, written: bytes) -> None:
+    async def turn_switch(self, switch: Switch) -> None:
         """Write the kill switch for every host, and announce it."""
-        await self._link.call("SET", self._switch, written)
+        before = switches.decode((await self.look()).switch)
+        if before is not None and before.at >= switch.at:
+            # Of a host whose clock is ahead: what is older than that would be followed by nobody.
+            switch = msgspec.structs.replace(switch, at=before.at + _LATER_S)
+        await self._link.call("SET", self._switch, switches.encode(switch))
         await self.announce("switch")
 
     async def beat(self, instance: Instance) -> int:

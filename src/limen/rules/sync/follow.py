@@ -27,7 +27,7 @@ from limen.errors import ConfigurationError, LimenError, StoreError, shown
 from limen.rules.ruleset import RuleSet
 from limen.rules.stores import RuleStore
 from limen.rules.stores.file import FileStore
-from limen.rules.sync.cache import Found, Instance, RuleCache
+from limen.rules.sync.cache import ALIVE_S, Found, Instance, RuleCache
 from limen.rules.sync.last_good import LastGood
 from limen.rules.sync.notes import Notes
 from limen.rules.sync.seek import Seeker, Source
@@ -112,6 +112,8 @@ class Follower:
         self._ping_interval = ping_interval
         self._on_instances = on_instances
         self._instances = 1
+        self._counts: list[tuple[float, int]] = []
+        """How many were counted of late, and when."""
         self._told = ""
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
@@ -226,13 +228,18 @@ class Follower:
         news: asyncio.Event | None = None,
     ) -> None:
         """Do something again and again: after so many seconds, or when there is news."""
-        news = news or asyncio.Event()
+        news, failed = news or asyncio.Event(), False
         while True:
             news.clear()
             try:
                 await work()
             except Exception as error:  # of a function that was given to us: we go on
                 self._notes.complain("callback", f"{type(error).__name__}: {error}")
+                failed = True
+            else:
+                if failed:
+                    self._notes.settle("callback")
+                    failed = False
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await news.wait()
@@ -278,8 +285,8 @@ class Follower:
             return
         # Only what has changed: a word from elsewhere that could not be written down holds too.
         if switch is not self._switch_seen:
-            self._switch_seen = switch
             self._turn(switch)
+            self._switch_seen = switch
         if self._switch.at <= switch.at:
             self._notes.settle("switch")
 
@@ -296,8 +303,8 @@ class Follower:
                 self._notes.complain("switch", str(error))
 
     def _turn(self, switch: Switch) -> None:
-        self._switch = switch
         self._seeker.turn(switch)
+        self._switch = switch
 
     async def _listen(self, cache: RuleCache, news: asyncio.Event) -> None:
         """Hear announcements; notice a line that is dead although nobody has cut it."""
@@ -344,9 +351,15 @@ class Follower:
 
     async def _beat(self, cache: RuleCache) -> None:
         try:
-            self._instances = await cache.beat(self._instance)
+            counted = await cache.beat(self._instance)
         except LimenError:
             return  # the look that comes by every second says so
+        # A server that has just started knows only those who have beaten since. So fewer are
+        # believed when nobody can be missing any more: each share would be too large.
+        now = time.monotonic()
+        self._counts = [each for each in self._counts if each[0] > now - ALIVE_S]
+        self._counts.append((now, counted))
+        self._instances = max(count for _, count in self._counts)
         if self._on_instances is not None:
             try:
                 self._on_instances(self._instances)

@@ -68,10 +68,11 @@ class Seeker:
 
     def turn(self, switch: Switch) -> None:
         """Put what the kill switch covers into shadow, and the rest back in force."""
-        before, self._switch = self._switch, switch
-        if self._rules is not None and before.covers != switch.covers:
+        if self._rules is not None and self._switch.covers != switch.covers:
             self._use(self._rules.in_shadow(switch.covers))
             _logger.warning("the kill switch is %s", switch)
+        # Not before: where the program fails to use it, it is turned again.
+        self._switch = switch
 
     async def look(self, cache: RuleCache) -> Found | None:
         """Return what is in the cache; None without an answer. Changes nothing."""
@@ -109,7 +110,7 @@ class Seeker:
             raise
         self._cached, self._doubted = held, None
         if is_new:
-            await self._keep(entry.snapshot)
+            self._keep(entry.snapshot)
         elif self.source == "last-good":
             self.source, self.written_at = "cache", entry.written_at
 
@@ -129,6 +130,7 @@ class Seeker:
     def forget_tasks(self) -> None:
         """Let go of what belongs to a loop that is not there any more, as after a fork."""
         self._late = set()
+        self._writing = asyncio.Lock()
 
     async def close(self) -> None:
         """Wait for what is yet to end: a file, or a driver, which complains if it is disturbed."""
@@ -166,7 +168,7 @@ class Seeker:
                 if found is not None and found.version:
                     # It is there until we have written: no look in between goes back to it.
                     self._doubted = (found.version, found.stamp)
-                await self._keep(snapshot)
+                self._keep(snapshot)
             elif self.source == "last-good":
                 self.source, self.written_at = "store", time.time()
             self._is_confirmed = True
@@ -174,7 +176,7 @@ class Seeker:
             return
         if self._is_same(snapshot) and snapshot is not None:
             with self._minding("sharing"):
-                await cache.write(snapshot, seen=found.version)
+                await cache.write(snapshot, seen=found.version, stamp=found.stamp)
 
     async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what comes of it, or raise `TimeoutError`: at once, however long its end takes."""
@@ -191,7 +193,8 @@ class Seeker:
         """Return what is in the store, if that is news to us or to the cache."""
         version = await store.version()
         if self._refused is not None and version == self._refused[0]:
-            raise self._refused[1]
+            # Without the frames of the last time, to which each time would add its own.
+            raise self._refused[1].with_traceback(None)
         is_cached = found is None or self._is_in_force(found)
         if version == self.version and self._is_confirmed and is_cached:
             return None
@@ -223,10 +226,11 @@ class Seeker:
         self.source, self.written_at, self.used_at = source, written_at, time.time()
         _logger.info("rules %s are in force: %d rules", rules.version, len(rules.rules))
 
-    async def _keep(self, snapshot: Snapshot) -> None:
-        """Write rules down that are in force; to the end, also when we are called off meanwhile."""
+    def _keep(self, snapshot: Snapshot) -> None:
+        """Have rules written down that are in force. Not waited for: a disk that hangs holds up
+        neither the next rules nor the switch."""
         if self._last_good is not None:
-            await asyncio.shield(self._begin(self._write_down(self._last_good, snapshot)))
+            self._begin(self._write_down(self._last_good, snapshot))
 
     async def _write_down(self, last_good: LastGood, snapshot: Snapshot) -> None:
         # One after the other, and none that has been replaced: the last one stays.

@@ -140,9 +140,12 @@ class Desk:
         snapshot = Snapshot(str(stored.version), stored.document or {})
 
         async def work(cache: RuleCache) -> None:
-            if not await cache.write(snapshot):
+            if await cache.write(snapshot):
+                return
+            found = await cache.look()
+            if await self.service.books.version() == snapshot.version:
                 # An old version that holds again: it takes the place of a newer one on purpose.
-                await cache.write(snapshot, seen=(await cache.look()).version)
+                await cache.write(snapshot, seen=found.version, stamp=found.stamp)
 
         try:
             await self.tell(work)

@@ -15,7 +15,7 @@ from msgspec import structs
 from limen.backends import Shard
 from limen.errors import InvalidInput, LimenError, StoreError, did_you_mean, shown
 from limen.rules.sync import Switch, SwitchFile
-from limen.rules.sync.switch import encode, turned_off, turned_on
+from limen.rules.sync.switch import turned_off, turned_on
 from limen.server.admin.answers import (
     Audit,
     AuditEntry,
@@ -138,7 +138,7 @@ class Fleet:
         if self._service.redis is None:
             return "none"
         try:
-            await self._desk.tell(lambda cache: cache.turn_switch(encode(switch)))
+            await self._desk.tell(lambda cache: cache.turn_switch(switch))
         except LimenError as error:
             _logger.warning("the kill switch is turned here, and not for other hosts: %s", error)
             return "not reached"

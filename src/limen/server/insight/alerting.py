@@ -104,7 +104,10 @@ class Alerting:
         if self._alone.open:
             # What began while nobody could be asked ends with that.
             calm = merged([], 0, _JUDGED_S)
-            self._delivery.deliver(self._alone.judge(calm, now))
+            changed = self._alone.judge(calm, now)
+            # By whoever told of the beginning, and not by every worker.
+            if await self._is_first(now):
+                self._delivery.deliver(changed)
 
     async def _turn_alone(self, now: float) -> None:
         picture = await self._view.picture(_JUDGED_S, now)
