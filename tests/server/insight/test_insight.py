@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from limen import AsyncLimiter
 from limen.observe.figures import Figures
 from limen.observe.ring import SHORT_S
+from limen.server.insight import insight as module
 from limen.server.insight.insight import Insight
 from limen.server.settings import Settings
 from limen.server.settings.model import AlertSettings, InsightSettings
@@ -224,3 +227,31 @@ def test_a_mistake_in_one_turn_is_not_the_end(
 
     asyncio.run(main())
     assert "it goes on" in caplog.text
+
+
+def test_the_last_turn_waits_for_the_one_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TURN_S", 0.05)
+    inside: list[int] = []
+    most = 0
+    begun = threading.Event()
+
+    async def main() -> None:
+        insight = insight_of(AsyncLimiter())
+        keep = insight._keep
+
+        def slow(*arguments: Any) -> None:
+            nonlocal most
+            inside.append(1)
+            most = max(most, len(inside))
+            begun.set()
+            time.sleep(0.06)
+            keep(*arguments)
+            inside.pop()
+
+        monkeypatch.setattr(insight, "_keep", slow)
+        insight.start()
+        assert await asyncio.to_thread(begun.wait, 10)
+        await insight.close()
+
+    asyncio.run(main())
+    assert most == 1

@@ -97,6 +97,7 @@ class Insight:
         self._next_partial = 0.0
         self._cpu = (time.monotonic(), time.process_time(), 0.0)
         self._behind: asyncio.Task[None] | None = None
+        self._turning = asyncio.Lock()
 
     def start(self) -> None:
         """Begin to look, once a second."""
@@ -104,16 +105,15 @@ class Insight:
 
     async def close(self) -> None:
         """Tell what is yet to be told, and let go of everything."""
+        with contextlib.suppress(TimeoutError):
+            # A turn that runs is let end: what it does in threads cannot be called off.
+            async with asyncio.timeout(2 * TURN_S), self._turning:
+                self._next_partial = 0.0
+                await self.turn()
         tasks = [task for task in (self._behind, self._looking) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._next_partial = 0.0
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(2 * TURN_S):
-                await self.turn()
-        if self._looking is not None:
-            self._looking.cancel()
         if self.board is not None:
             self.board.close()
         if self._log is not None:
@@ -124,7 +124,8 @@ class Insight:
         while True:
             await asyncio.sleep(TURN_S)
             try:
-                await self.turn()
+                async with self._turning:
+                    await self.turn()
             except Exception:  # whatever it is: who looks no more is blind for ever
                 _logger.exception("a look at the decisions failed; it goes on")
 
