@@ -249,8 +249,9 @@ class Line:
         try:
             with mutex:
                 if self._calls < MAX_CALLS:
-                    self._calls += 1
+                    # In this order: torn away in between, one leaves a call too many, not too few.
                     ticket.leads = True
+                    self._calls += 1
                 else:
                     ticket.gate = threading.Lock()
                     ticket.gate.acquire()
