@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,7 @@ from limen.adapters import RateLimit
 from limen.adapters.asgi import AsgiRequest
 from limen.adapters.tasks import AsyncDoor
 from limen.adapters.threads import Door
+from limen.errors import ConfigurationError
 from limen.http import ClientAddresses
 from limen.testing import ManualClock
 
@@ -88,6 +91,67 @@ def test_a_slot_is_let_go_whatever_settling_comes_to(
         door.leave(visit, None)
         door.leave(visit, None)  # once is enough
     assert "was not settled" in caplog.text
+
+
+class Grudging(Limiter):
+    """Gives nothing back, and says so."""
+
+    def settle(self, decision: Any, actual_cost: int) -> bool:
+        raise ConfigurationError("this token may not")
+
+
+class AsyncGrudging(AsyncLimiter):
+    async def settle(self, decision: Any, actual_cost: int) -> bool:
+        raise ConfigurationError("this token may not")
+
+
+GIVEN = (RateLimit("9/hour", Concurrency(1, lease=60)), RateLimit("1/hour", scope="once"))
+
+
+def test_who_is_refused_is_told_so_though_nothing_can_be_given_back() -> None:
+    door = Door(Grudging(), *GIVEN, adapter="test")
+    entered = []
+    for _ in range(3):
+        visit = door.visit(request())
+        entered += [door.enter(visit, (limit,)) for limit in door.limits]
+        door.leave(visit, None)
+    assert entered == [True, True, True, False, True, False]  # and the slot is free each time
+
+
+def test_a_task_that_is_refused_is_told_so_though_nothing_can_be_given_back() -> None:
+    async def run() -> list[bool]:
+        door = AsyncDoor(AsyncGrudging(), *GIVEN)
+        entered = []
+        for _ in range(3):
+            visit = door.visit(request())
+            entered += [await door.enter(visit, (limit,)) for limit in door.limits]
+            await door.leave(visit, None)
+        return entered
+
+    assert asyncio.run(run()) == [True, True, True, False, True, False]
+
+
+def test_a_finalizer_of_django_asks_nobody_in_the_thread_that_it_interrupts() -> None:
+    """Which may hold the very lock that it would wait for."""
+    stream = pytest.importorskip("limen.adapters.django.stream")
+    left: list[int] = []
+    done = threading.Event()
+
+    class Watched(Door):
+        def leave(self, visit: Any, response: Any) -> None:
+            left.append(threading.get_ident())
+            done.set()
+
+    door = Watched(Limiter(), "9/hour", adapter="test")
+    leaving = stream._Leaving(door, door.visit(request()), object())
+    del leaving
+    assert done.wait(10)
+    assert left != [threading.get_ident()]
+    leaving = stream._Leaving(door, door.visit(request()), object())
+    leaving.now()
+    del leaving
+    time.sleep(0.05)
+    assert len(left) == 2  # once each
 
 
 def test_nobody_is_asked_what_a_refused_request_cost() -> None:

@@ -10,11 +10,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import anyio
+import msgspec
 import pytest
 
+from limen import AsyncClient
 from limen.client.address import Address
 from limen.client.aio_line import Home
 from limen.client.sync_line import Pool
+from limen.wire import Done, SlotVerdict
+from tests.client.raw import raw, response, verdict
 
 HOST = "127.0.0.1"
 
@@ -82,3 +87,27 @@ def test_a_connection_is_not_lost_with_who_was_about_to_use_it(listener: socket.
         home.close()
 
     asyncio.run(work())
+
+
+def test_a_slot_is_given_back_by_who_is_cancelled_at_every_turn() -> None:
+    """As the scopes of anyio do it: whatever is awaited behind a cancellation is cancelled, too."""
+    asked: list[bytes] = []
+
+    def answer(head: bytes, body: bytes) -> bytes:
+        asked.append(head.split(b" ")[0])
+        if asked == [b"POST"]:
+            time.sleep(0.3)
+            return response(msgspec.json.encode(SlotVerdict(verdict(), "a-slot", 30.0)))
+        return response(msgspec.json.encode(Done(True)))
+
+    async def work(url: str) -> None:
+        async with AsyncClient(url, timeout=10) as client:
+            with anyio.move_on_after(0.05):
+                await client.slot({"path": "/export"}).acquire()
+            end = asyncio.get_running_loop().time() + 10
+            while b"DELETE" not in asked:
+                assert asyncio.get_running_loop().time() < end, "nobody lets go of it"
+                await asyncio.sleep(0.01)
+
+    with raw(answer) as server:
+        asyncio.run(work(server.url))

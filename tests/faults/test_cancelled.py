@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import anyio
 import pytest
 import redis
 
@@ -486,3 +487,20 @@ def test_signal_handlers_that_raise_leave_no_answer_behind(
     assert 0 < torn < own.count
     # One that is late may hit the test, behind its call; none is taken for a store that is away.
     assert torn == fired
+
+
+def test_who_is_cancelled_at_every_turn_is_given_back_what_it_was_charged(port: int) -> None:
+    """As the scopes of anyio do it: whatever is awaited behind a cancellation is cancelled, too."""
+    limit = Limit(2, 60, algorithm="leaky_bucket")
+
+    async def work() -> Decision:
+        async with AsyncLimiter(url_of(port), deadline=PATIENT_S, namespace="anyio") as limiter:
+            await limiter.check("k", limit)
+            for _ in range(3):
+                with anyio.move_on_after(0.05):
+                    await limiter.acquire("k", limit)
+            await asyncio.sleep(0.2)
+            return await limiter.peek("k", limit)
+
+    seen = asyncio.run(work())
+    assert (seen.allowed, seen.remaining) == (True, 1)

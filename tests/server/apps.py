@@ -123,6 +123,12 @@ class App:
     async def do_bug(self, _: object, rest: str, receive: Receive, send: Send) -> None:
         raise RuntimeError("hidden")
 
+    async def do_headed(self, _: object, rest: str, receive: Receive, send: Send) -> None:
+        """Say that all is well, and then do something else."""
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if rest:
+            raise RuntimeError("hidden")
+
     async def do_nothing(self, _: object, rest: str, receive: Receive, send: Send) -> None:
         pass
 

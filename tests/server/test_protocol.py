@@ -523,7 +523,7 @@ def test_an_upgrade_may_not_carry_a_body(patient: Served) -> None:
 # Mistakes
 
 
-@pytest.mark.parametrize("path", ["/bug", "/nothing"])
+@pytest.mark.parametrize("path", ["/bug", "/nothing", "/headed", "/headed/bug"])
 def test_a_mistake_in_an_app_is_a_problem_without_its_insides(
     patient: Served, caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
@@ -535,7 +535,7 @@ def test_a_mistake_in_an_app_is_a_problem_without_its_insides(
         assert raw.ends()
     [record] = caplog.records
     assert (record.name, record.levelno) == ("limen.server", logging.ERROR)
-    assert ("hidden" in caplog.text) == (path == "/bug")
+    assert ("hidden" in caplog.text) == path.endswith("bug")
 
 
 @pytest.mark.parametrize("path", ["/begin/bug", "/cancelled"])

@@ -13,6 +13,7 @@ from limen.adapters.request import Request
 from limen.adapters.sources import kind_of, one_number, own_of, valid_for
 from limen.adapters.visit import Actual, Passage, Visit, log_not_settled
 from limen.client import AsyncClient, ServiceRefused
+from limen.ending import to_the_end
 from limen.errors import LimenError, RateLimitExceeded
 from limen.limiter import AsyncLimiter
 from limen.model import Concurrency, Decision, Limit, Receipt
@@ -126,7 +127,7 @@ class AsyncDoor:
     async def leave(self, visit: Visit, response: Any) -> None:
         """Settle what the response says, and let go of what was held, also when cancelled."""
         if visit.is_due:
-            await _to_the_end(self._leave(visit, response))
+            await to_the_end(self._leave(visit, response))
 
     async def _leave(self, visit: Visit, response: Any) -> None:
         for passage in visit.passages:
@@ -140,13 +141,12 @@ class AsyncDoor:
             except LimenError as error:
                 log_not_settled(error)
             finally:
-                if slot is not None:
-                    await slot.__aexit__(None, None, None)
+                await _let_go(slot)
 
     async def give_back(self, visit: Visit) -> None:
         """Give back what those charged who let a request pass that was refused after all."""
         if any(visit.passages):
-            await _to_the_end(self._give_back(visit))
+            await to_the_end(self._give_back(visit))
 
     async def _give_back(self, visit: Visit) -> None:
         for passage in visit.passages:
@@ -156,9 +156,10 @@ class AsyncDoor:
             slot, passage.slot = passage.slot, None
             try:
                 await passage.asker.refund(passage.said)
+            except LimenError as error:
+                log_not_settled(error)
             finally:
-                if slot is not None:
-                    await slot.__aexit__(None, None, None)
+                await _let_go(slot)
 
     async def sit_out(self, visit: Visit, delay: float) -> None:
         """Wait as long as a leaky bucket says. Who knows a deadline overrides it."""
@@ -276,14 +277,13 @@ class _OfClient:
         return Passage((item,), slot.verdict, self, slot=slot)
 
 
-async def _to_the_end(work: Any) -> None:
-    """Do something to its end, also when whoever waits for it is cancelled meanwhile."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
+async def _let_go(slot: Any) -> None:
+    """Let go of a slot, if there is one. That it fails keeps no other from being let go."""
+    if slot is not None:
+        try:
+            await slot.__aexit__(None, None, None)
+        except LimenError as error:
+            log_not_settled(error)
 
 
 def _asker(kind: str, source: Any) -> Any:

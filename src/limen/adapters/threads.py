@@ -135,8 +135,7 @@ class Door:
             except LimenError as error:
                 log_not_settled(error)
             finally:
-                if slot is not None:
-                    slot.__exit__(None, None, None)
+                _let_go(slot)
 
     def give_back(self, visit: Visit) -> None:
         """Give back what those charged who let a request pass that was refused after all."""
@@ -147,9 +146,10 @@ class Door:
             slot, passage.slot = passage.slot, None
             try:
                 passage.asker.refund(passage.said)
+            except LimenError as error:
+                log_not_settled(error)
             finally:
-                if slot is not None:
-                    slot.__exit__(None, None, None)
+                _let_go(slot)
 
     def sit_out(self, visit: Visit, delay: float) -> None:
         """Wait as long as a leaky bucket says. Who knows a deadline overrides it."""
@@ -158,6 +158,15 @@ class Door:
         except BaseException:
             self.give_back(visit)
             raise
+
+
+def _let_go(slot: Any) -> None:
+    """Let go of a slot, if there is one. That it fails keeps no other from being let go."""
+    if slot is not None:
+        try:
+            slot.__exit__(None, None, None)
+        except LimenError as error:
+            log_not_settled(error)
 
 
 class _OfLimiter:

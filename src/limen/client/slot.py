@@ -20,6 +20,7 @@ from limen.client.desk import Desk, Flow, Held
 from limen.client.questions import Asked
 from limen.client.refused import ServiceRefused
 from limen.client.stand_in import limit_of
+from limen.ending import to_the_end
 from limen.errors import InvalidInput, LimenError
 from limen.limiter.keeper import Keeper, log_lost, log_not_renewed, renewal_interval
 from limen.model import Check, Concurrency
@@ -178,7 +179,7 @@ class AsyncServiceSlot:
             held = await asyncio.shield(acquiring)
         except asyncio.CancelledError:
             # The service may grant it all the same, to nobody.
-            await self._give_back(acquiring)
+            await to_the_end(self._give_back(acquiring))
             raise
         self.verdict = held.verdict
         self._held = held if held.verdict.allowed else None
@@ -196,13 +197,8 @@ class AsyncServiceSlot:
         held, self._held = self._held, None
         if held is None:
             return False
-        releasing = asyncio.ensure_future(self._run(self._desk.release(held)))
-        try:
-            return await asyncio.shield(releasing)
-        except asyncio.CancelledError:
-            # Whoever is cancelled lets go all the same: else nobody would, until the lease ends.
-            await asyncio.wait([releasing])
-            raise
+        # Whoever is cancelled lets go all the same: else nobody would, until the lease ends.
+        return await to_the_end(self._run(self._desk.release(held)))
 
     async def __aenter__(self) -> Self:
         if self._entered:
@@ -222,10 +218,13 @@ class AsyncServiceSlot:
             if verdict.delay:
                 await asyncio.sleep(verdict.delay)
         except BaseException:
-            await self._let_go()
-            await self._run(self._desk.refund(verdict))
+            await to_the_end(self._undo(verdict))
             raise
         return self
+
+    async def _undo(self, verdict: Verdict) -> None:
+        await self._let_go()
+        await self._run(self._desk.refund(verdict))
 
     async def __aexit__(
         self,

@@ -29,6 +29,7 @@ from limen.backends import (
 )
 from limen.backends.memory import AsyncMemoryBackend, MemoryBackend
 from limen.clock import Clock
+from limen.ending import to_the_end
 from limen.errors import ConfigurationError, RateLimitExceeded, StoreError
 from limen.guarded import Guard
 from limen.limiter import plan
@@ -353,7 +354,7 @@ class AsyncLimiter:
             pause = patience.wait_for(decision, self._clock.monotonic())
             await self._clock.sleep_async(pause)
         except BaseException:
-            await self.refund(decision)
+            await to_the_end(self.refund(decision))
             raise
 
     def slot(self, key: str | bytes, concurrency: Concurrency, *limits: Limit | str) -> AsyncSlot:

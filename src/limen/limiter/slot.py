@@ -11,6 +11,7 @@ from typing import Self
 
 from limen.backends import Change, Release, Renew
 from limen.clock import Clock
+from limen.ending import to_the_end
 from limen.errors import InvalidInput, RateLimitExceeded, StoreError
 from limen.limiter import plan
 from limen.limiter.keeper import Keeper, log_lost, log_not_renewed, renewal_interval
@@ -237,12 +238,15 @@ class AsyncSlot:
             if decision.delay:
                 await self._clock.sleep_async(decision.delay)
         except BaseException:
-            await self._let_go()
-            correct = plan.correct(decision, 0)
-            if correct is not None:
-                await self._change(correct)
+            await to_the_end(self._undo(decision))
             raise
         return self
+
+    async def _undo(self, decision: Decision) -> None:
+        await self._let_go()
+        correct = plan.correct(decision, 0)
+        if correct is not None:
+            await self._change(correct)
 
     async def __aexit__(
         self,

@@ -69,12 +69,13 @@ class Cycle(RequestResponseCycle):
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send a part of the response."""
+        if message["type"] == "http.response.start" and not self.response_started:
+            # Another before it has not gone out: what went wrong behind that is told instead.
+            self._start = message
+            return
         start, self._start = self._start, None
         if start is None:
-            if message["type"] == "http.response.start" and not self.response_started:
-                self._start = message
-            else:
-                await super().send(message)
+            await super().send(message)
             return
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             body = message.get("body", b"")

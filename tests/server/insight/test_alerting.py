@@ -191,3 +191,23 @@ def test_a_notice_comes_down_by_itself(server: servers.Server) -> None:
         keys: Any = admin.keys("*")
         assert len(keys) == 3
         assert all(0 < admin.ttl(key) <= 3_720 for key in keys)
+
+
+def test_what_could_not_be_written_down_is_told_once(
+    server: servers.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        one = Process("one", server.port)
+        await one.alerts.turn(NOW)
+        await one.refuse(NOW)
+
+        async def fail(*_: object) -> None:
+            raise StoreError("redis went away at this moment")
+
+        monkeypatch.setattr(one.board, "post", fail)
+        await one.alerts.turn(NOW + 1)
+        assert len(one.told.words) == 2
+        assert ids(one.told.changed) == ids(one.alerts.open)
+        one.close()
+
+    asyncio.run(main())

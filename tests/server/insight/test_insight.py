@@ -255,3 +255,22 @@ def test_the_last_turn_waits_for_the_one_before_it(monkeypatch: pytest.MonkeyPat
 
     asyncio.run(main())
     assert most == 1
+
+
+def test_a_mistake_in_the_last_turn_keeps_nothing_open(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail() -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        insight = insight_of(AsyncLimiter())
+        insight.start()
+        monkeypatch.setattr(insight, "turn", fail)
+        closed: list[int] = []
+        monkeypatch.setattr(insight.alerts, "close", lambda: closed.append(1))
+        await insight.close()
+        assert closed == [1]
+
+    asyncio.run(main())
+    assert "the last look at the decisions failed" in caplog.text

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.http.response import HttpResponseBase
 
+from limen import behind
 from limen.adapters.tasks import AsyncDoor
 from limen.adapters.threads import Door
 from limen.adapters.visit import Visit
@@ -71,7 +72,13 @@ class _Leaving:
 
     def __del__(self) -> None:
         # A response that got lost on its way out, when its request was cancelled, is never closed.
-        self.now()
+        if not isinstance(self._door, Door):
+            self.now()
+        elif not self._is_over:
+            self._is_over = True
+            # Not here: whoever is interrupted by this may hold the very lock that it takes.
+            with suppress(RuntimeError):  # no thread to be had: what is held ends with its lease
+                behind.start(self._door.leave, self._visit, self._response)
 
     def _start(self, door: AsyncDoor) -> None:
         self._task = asyncio.ensure_future(door.leave(self._visit, self._response))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from limen.adapters.outgoing.learn import pause_asked
@@ -15,6 +15,7 @@ from limen.adapters.outgoing.pace import Pauses, Turn
 from limen.adapters.outgoing.refused import RateLimited
 from limen.adapters.outgoing.settings import Settings, clock_of, failed, origin
 from limen.client import AsyncClient, Client
+from limen.ending import to_the_end
 from limen.errors import ConfigurationError, RateLimitExceeded
 from limen.limiter import AsyncLimiter, Limiter
 from limen.model import Decision
@@ -39,7 +40,7 @@ class AsyncGate:
                 f"AsyncLimiter('redis://...'), got a {type(limiter).__name__}"
             )
         self._limiter = limiter
-        self._refund: Callable[[Any], Awaitable[bool]] = limiter.refund
+        self._refund: Callable[[Any], Coroutine[Any, Any, bool]] = limiter.refund
         self._settings = settings
         self._error = error
         self._clock = clock_of(limiter)
@@ -92,7 +93,7 @@ class AsyncGate:
                 return
             # Meanwhile the server has asked for a pause. What was counted before it must not be
             # sent after it, together with all that is counted then.
-            await self._refund(answer)
+            await to_the_end(self._refund(answer))
 
     async def _acquire(self, turn: Turn, key: str, cost: int) -> Decision | Verdict:
         # Who never waits does not stand in line either: that it is somebody else's turn is no
@@ -115,7 +116,7 @@ class AsyncGate:
                 await self._clock.sleep_async(turn.delay(answer, self._clock.monotonic()))
             except BaseException:
                 if answer.allowed:
-                    await self._refund(answer)
+                    await to_the_end(self._refund(answer))
                 raise
             if answer.allowed:
                 return answer

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -17,6 +17,7 @@ from sqlalchemy import URL, Connection, NullPool, event, func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from limen.ending import to_the_end
 from limen.errors import ConfigurationError
 from limen.rules.stores.address import Address
 from limen.rules.stores.faults import in_plain_words, is_busy
@@ -62,7 +63,7 @@ class Database:
         if self.address.kind == "postgresql":
             return await self.write(alone)
         with in_plain_words(self.address):
-            await _to_its_end(self._use_write_ahead_log())
+            await to_the_end(self._use_write_ahead_log())
         return await self.write(work)
 
     def create_file(self) -> None:
@@ -105,7 +106,7 @@ class Database:
             await asyncio.to_thread(_try_to_open, _uri(self.address))
             # A thread does the work, and goes on when the caller is cancelled: what it opens then
             # would be nobody's, such as the lock of a writer.
-            return await _to_its_end(transaction())
+            return await to_the_end(transaction())
 
     async def _use_write_ahead_log(self) -> None:
         """Let readers and a writer work side by side; the file remembers it."""
@@ -120,22 +121,6 @@ class Database:
                 if not is_busy(error) or asyncio.get_running_loop().time() > end:
                     raise
             await asyncio.sleep(_POLL_S)
-
-
-async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Wait until the work has ended, also when we are cancelled meanwhile."""
-    task = asyncio.create_task(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        task.add_done_callback(_forget)
-        await asyncio.wait([task])
-        raise
-
-
-def _forget(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()  # so that asyncio does not complain that nobody has asked
 
 
 def _uri(address: Address) -> str:

@@ -96,10 +96,11 @@ class Alerting:
                 self._ours.resume(self._told)
             picture = await self._view.picture(_JUDGED_S, now)
             changed = self._ours.judge(picture.whole, now)
-            self._delivery.deliver(changed, self._ours.more)
             if changed or (self._ours.open and now - self._written_at >= _WRITTEN_S):
                 self._written_at = now
                 await board.post(_WHAT, encode(self._ours), _KEPT_S)
+            # Behind that: where it cannot be written down, each judges alone, and tells by itself.
+            self._delivery.deliver(changed, self._ours.more)
         self._holds = holds
         if self._alone.open:
             # What began while nobody could be asked ends with that.

@@ -7,7 +7,6 @@ shared, others' are read, alerts are judged and told, figures are written for `/
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import time
@@ -105,11 +104,15 @@ class Insight:
 
     async def close(self) -> None:
         """Tell what is yet to be told, and let go of everything."""
-        with contextlib.suppress(TimeoutError):
+        try:
             # A turn that runs is let end: what it does in threads cannot be called off.
             async with asyncio.timeout(2 * TURN_S), self._turning:
                 self._next_partial = 0.0
                 await self.turn()
+        except TimeoutError:
+            pass  # of a disk, or of Redis: nobody waits longer to end
+        except Exception:  # whatever it is: the rest is let go of all the same
+            _logger.exception("the last look at the decisions failed")
         tasks = [task for task in (self._behind, self._looking) if task is not None]
         for task in tasks:
             task.cancel()
