@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401  # see below
-import logging  # noqa: F401
+import logging
 import os
 import weakref
 from typing import Protocol
@@ -24,7 +24,10 @@ def watch(what: Forkable) -> None:
 
 def _tell_all() -> None:
     for what in list(_watched):
-        what.after_fork()
+        try:
+            what.after_fork()
+        except Exception:  # of one, such as a thread that is not to be had: the others begin anew
+            logging.getLogger("limen").exception("something of the parent is lost in this process")
 
 
 _watched: weakref.WeakSet[Forkable] = weakref.WeakSet()

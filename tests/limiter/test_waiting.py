@@ -660,3 +660,20 @@ def test_a_slot_that_is_let_go_while_it_is_renewed_is_not_left_with_nobody() -> 
     assert released.wait(10)
     assert seen == [Renew(check, "somebody"), Release(check, "somebody")]
     keeper.close()
+
+
+def test_what_is_held_when_a_keeper_is_closed_ends_with_its_lease() -> None:
+    seen: list[Change] = []
+    done = threading.Event()
+
+    def change(change: Change) -> bool:
+        seen.append(change)
+        keeper.close()
+        done.set()
+        return True
+
+    keeper = Keeper(change)
+    keeper.keep(Check(Concurrency(1, lease=0.3), "k"), ("somebody", 0))
+    assert done.wait(10)
+    time.sleep(0.1)
+    assert [type(each) for each in seen] == [Renew]

@@ -7,11 +7,11 @@ import functools
 import inspect
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from itertools import islice
 from operator import itemgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from msgspec import Struct
 
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster
 
 _ALLOWED = itemgetter(0)
+_PASSING_S = 0.05
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -204,7 +205,7 @@ class AsyncLimiter:
     ) -> Decision:
         answer = await self._backend.run_all(checks, charge, holder, within)
         if self._guard.owed and not isinstance(answer, Fault):
-            await self._pay_in_passing()
+            await self._pay_in_passing(_PASSING_S if within is None else min(within, _PASSING_S))
         return self._decision(checks, answer, holder, charge=charge)
 
     def _decision(
@@ -228,9 +229,14 @@ class AsyncLimiter:
     def _have_paid(self) -> None:
         """See to it that what was admitted without the store is charged there when it is back."""
         if self._guard.should_pay(time.monotonic()):
-            behind = asyncio.get_running_loop().create_task(_pay(weakref.ref(self)))
-            self._behind.add(behind)
-            behind.add_done_callback(self._behind.discard)
+            self._leave(_pay(weakref.ref(self)))
+
+    def _leave(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Have something done behind the caller."""
+        behind = asyncio.get_running_loop().create_task(work)
+        self._behind.add(behind)
+        behind.add_done_callback(self._behind.discard)
+        return behind
 
     async def _pay_some(self) -> bool:
         """Pay what can be paid now; return whether anything is owed still."""
@@ -239,12 +245,17 @@ class AsyncLimiter:
             unpaid += await self._pay_together(batch)
         return self._guard.keeps_paying(time.monotonic())
 
-    async def _pay_in_passing(self) -> None:
+    async def _pay_in_passing(self, patience: float) -> None:
         """Pay a few debts now, if whoever was to pay them is gone, as with a loop for each call."""
         if self._guard.should_pay(time.monotonic()):
-            batch = list(islice(self._guard.debts(), plan.MOST_UNPAID))
-            if not await self._pay_together(batch):
-                self._guard.stop_paying()
+            # A task, so that nobody who is cancelled here takes them along.
+            paying = self._leave(self._pay_few())
+            await asyncio.wait([paying], timeout=patience)
+
+    async def _pay_few(self) -> None:
+        debts = list(islice(self._guard.debts(), plan.MOST_UNPAID))
+        if not await self._pay_together(debts):
+            self._guard.stop_paying()
 
     async def _pay_together(self, debts: list[Correct]) -> int:
         """Pay some debts; return how many could not be paid."""

@@ -36,10 +36,12 @@ class Keeper:
         self._changed = threading.Condition()
         self._held: dict[Place, tuple[Check, float]] = {}
         self._thread: threading.Thread | None = None
+        self._is_closed = False
 
     def keep(self, check: Check, place: Place) -> None:
         """Go on renewing until dropped."""
         with self._changed:
+            self._is_closed = False
             self._held[place] = (check, time.monotonic() + renewal_interval(check))
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="limen-slots", daemon=True)
@@ -56,6 +58,7 @@ class Keeper:
     def close(self) -> None:
         """Stop renewing anything; what is held ends with its lease."""
         with self._changed:
+            self._is_closed = True
             self._held.clear()
             self._changed.notify()
 
@@ -85,7 +88,7 @@ class Keeper:
         holder = place[0]
         try:
             renewed = self._change(Renew(check, holder))
-            if renewed and place not in self._held:
+            if renewed and place not in self._held and not self._is_closed:
                 # It was let go meanwhile, and the store may have granted it anew behind that.
                 self._change(Release(check, holder))
         except Exception as error:

@@ -40,6 +40,15 @@ def test_two_loops_may_open_the_same_store_at_the_same_time(store: SqlStore, url
             assert [each.result() for each in looks] == ["1", "1"]
 
 
+def test_loops_that_have_ended_are_forgotten(store: SqlStore, url: str) -> None:
+    async def look() -> None:
+        await asyncio.gather(*[store.version() for _ in range(4)])
+
+    for _ in range(4):
+        asyncio.run(look())
+    assert len(store._database._engines) <= 2
+
+
 def test_twenty_writers_lose_no_update(store: SqlStore, url: str, crowd: Crowd) -> None:
     told = crowd(add_rules, [(url, EACH, number) for number in range(WRITERS)])
     # Everybody was told of versions of their own, and together these are all there are.

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from limen import StoreError
 from limen.connect import target_of
 from limen.rules.stores import Snapshot
 from limen.rules.stores.sql import SqlStore
@@ -137,6 +138,32 @@ def test_a_server_that_has_just_started_takes_nobody_for_gone(
     time.sleep(0.1)
     assert follower.status.instances == 3
     wait_until(lambda: follower.status.instances == 1)
+
+
+def test_who_was_there_before_an_outage_is_not_forgotten_after_it(
+    lite: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[int | None] = [10, None, None, 1, 10, 3]
+
+    class Counted(RuleCache):
+        async def beat(self, instance: Instance) -> int:
+            found = answers.pop(0)
+            if found is None:
+                raise StoreError("away")
+            return found
+
+    async def work() -> list[int]:
+        cache, told = Counted(target_of(redis_url, asynchronous=True), NAMESPACE), []
+        for after_s in (0, 4, 4, 4, 2, 60):
+            now[0] += after_s
+            await follower._beat(cache)
+            told.append(follower.status.instances)
+        return told
+
+    now = [1_000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    follower = Follower(SqlStore(lite), lambda _: None, redis=redis_url)
+    assert asyncio.run(work()) == [10, 10, 10, 10, 10, 3]
 
 
 def test_of_writers_who_come_together_the_newest_stays(redis_url: str) -> None:

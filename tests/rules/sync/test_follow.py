@@ -20,6 +20,7 @@ from limen.rules import RuleSet, load, parse
 from limen.rules.stores import Snapshot
 from limen.rules.stores.file import FileStore
 from limen.rules.sync import Follower
+from limen.rules.sync.last_good import LastGood
 
 TICK_S = 0.01
 
@@ -280,6 +281,15 @@ def test_info_says_what_is_in_force(
     follow(FileStore(file))
     version = watched.wait_for(1).version
     wait_until(lambda: f"rules {version} are in force: 1 rules" in caplog.text)
+
+
+def test_what_is_in_force_is_written_down_by_then(file: Path, tmp_path: Path) -> None:
+    """Who ends right after that, and closes nothing, finds it there the next time."""
+    with Follower(FileStore(file), lambda _: None, folder=tmp_path / "kept") as follower:
+        version = follower.wait().version
+        kept = LastGood(tmp_path / "kept").read()
+        assert kept is not None
+        assert kept.version == version
 
 
 FORKING = """

@@ -207,7 +207,7 @@ def test_what_was_replaced_meanwhile_is_not_kept_over_its_successor(
         await sought.look()
         await sought.write(2)
         await sought.look()
-        sought.seeker._keep(Snapshot("1", rule_set(1, 5)))  # held up until now
+        await sought.seeker._keep(Snapshot("1", rule_set(1, 5)))  # held up until now
 
     sought.run(work)
     entry = LastGood(tmp_path).read()

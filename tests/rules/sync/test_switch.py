@@ -21,6 +21,7 @@ from limen.engine import Engine
 from limen.errors import StoreError
 from limen.rules import parse
 from limen.rules.stores.file import FileStore
+from limen.rules.stores.sql import SqlStore
 from limen.rules.sync import Follower, Switch, SwitchFile
 from limen.rules.sync import follow as follow_module
 from limen.rules.sync.last_good import LastGood
@@ -275,7 +276,7 @@ def test_a_file_of_garbage_puts_nothing_into_shadow(
 ) -> None:
     enforcing, follower = engine
     file.path.write_bytes(b"\xff\xfe garbage \x00\n" * 10)
-    wait_until(lambda: follower.status.switch.is_on)
+    wait_until(lambda: follower.status.switch.rules)  # for a moment it is empty, which means all
     assert refuses(enforcing) == [True] * 4
 
 
@@ -321,9 +322,30 @@ def test_what_fails_in_the_program_while_it_turns_is_tried_again(
         file.write(turned_on())
         wait_until(lambda: len(turns) == 3)
         wait_until(lambda: follower.status.switch.is_on and not follower.status.trouble)
-        assert "callback: RuntimeError: of the program" in caplog.text
+        assert "kill-switch: RuntimeError: of the program" in caplog.text
         file.write(turned_off())
         wait_until(lambda: len(turns) == 4)
+
+
+def test_rules_that_cannot_be_turned_hold_up_no_others(
+    lite: str, redis_url: str, tmp_path: Path
+) -> None:
+    used: list[Any] = []
+
+    def use(rules: Any) -> None:
+        if used and rules.version == "1":
+            raise RuntimeError("of the program")
+        used.append(rules)
+
+    publish(lite, redis_url, rule_set(1, 4))
+    with Follower(SqlStore(lite), use, redis=redis_url, interval=0.05) as follower:
+        follower.wait()
+        turn_everywhere(redis_url, turned_on())
+        wait_until(lambda: "kill-switch" in follower.status.trouble)
+        publish(lite, redis_url, rule_set(2, 4))
+        wait_until(lambda: follower.status.version == "2")
+        wait_until(lambda: follower.status.switch.is_on and not follower.status.trouble)
+    assert {rule.enforced for rule in used[-1].rules} == {0}
 
 
 # all processes of a host, with everything else stopped

@@ -22,6 +22,8 @@ from limen.model import Check, Reading, receipt_ids
 
 T = TypeVar("T")
 _LEAST_REST_S = 0.05
+_GLANCE_S = 0.002
+"""How often who waits for one server looks whether it is his turn at another."""
 
 
 class RedisBackend:
@@ -149,7 +151,8 @@ class RedisBackend:
                     ticket.is_elsewhere = len(by_lane) > 1
                 lane.start(*started)
             for lane in _ready_first(by_lane, ends):
-                for ticket in by_lane[lane]:
+                # Who leads first: nobody else would, while we wait for another of ours.
+                for ticket in sorted(by_lane[lane], key=lambda each: each.lead is None):
                     lane.finish(ticket)
         except BaseException as error:
             for lane, started in by_lane.items():
@@ -367,11 +370,21 @@ def _ready_first(by_lane: dict[Lane, list[Ticket]], ends: float) -> Iterator[Lan
         if (lead := first.lead) is not None and lead.is_sent and lead.wire is not None
     }
     if led and len(by_lane) > 1:
+        stands = [lane for lane in by_lane if lane not in led.values()]
         with selectors.DefaultSelector() as selector:
             for each in led:
                 selector.register(each, selectors.EVENT_READ)
-            while led and (ready := selector.select(max(ends - time.monotonic(), 0))):
-                for key, _ in ready:
+            while led and (left_s := ends - time.monotonic()) > 0:
+                # Where we stand in line, the lead may be handed to us, and others wait for that.
+                for key, _ in selector.select(min(left_s, _GLANCE_S) if stands else left_s):
                     selector.unregister(key.fileobj)
                     yield led.pop(key.fileobj)  # type: ignore[call-overload]  # it was registered
+                for lane in [each for each in stands if _is_up(by_lane[each])]:
+                    stands.remove(lane)
+                    yield lane
     yield from by_lane
+
+
+def _is_up(tickets: list[Ticket]) -> bool:
+    """Return whether there is something to do: an answer to take, or a lead."""
+    return any(ticket.answer is not None or ticket.lead is not None for ticket in tickets)

@@ -285,7 +285,8 @@ class Follower:
             return
         # Only what has changed: a word from elsewhere that could not be written down holds too.
         if switch is not self._switch_seen:
-            self._turn(switch)
+            if not self._turn(switch):
+                return
             self._switch_seen = switch
         if self._switch.at <= switch.at:
             self._notes.settle("switch")
@@ -294,17 +295,23 @@ class Follower:
         """Take over a switch that was turned for all hosts, if it is newer than our own."""
         if switch.at <= self._switch.at:
             return
-        self._turn(switch)
-        if self._switch_file is not None:
+        if self._turn(switch) and self._switch_file is not None:
             try:
                 self._switch_file.take(switch)
             except LimenError as error:
                 # It holds here all the same; only a restart without Redis would forget it.
                 self._notes.complain("switch", str(error))
 
-    def _turn(self, switch: Switch) -> None:
-        self._seeker.turn(switch)
+    def _turn(self, switch: Switch) -> bool:
+        """Return whether it is turned. If not, all else goes on, and the next look tries again."""
+        try:
+            self._seeker.turn(switch)
+        except Exception as error:  # of a function that was given to us
+            self._notes.complain("kill-switch", f"{type(error).__name__}: {error}")
+            return False
         self._switch = switch
+        self._notes.settle("kill-switch")
+        return True
 
     async def _listen(self, cache: RuleCache, news: asyncio.Event) -> None:
         """Hear announcements; notice a line that is dead although nobody has cut it."""
@@ -353,7 +360,9 @@ class Follower:
         try:
             counted = await cache.beat(self._instance)
         except LimenError:
-            return  # the look that comes by every second says so
+            # The look that comes by every second says so. Who was there then is not forgotten.
+            self._counts = [(time.monotonic(), self._instances)]
+            return
         # A server that has just started knows only those who have beaten since. So fewer are
         # believed when nobody can be missing any more: each share would be too large.
         now = time.monotonic()

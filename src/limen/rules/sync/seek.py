@@ -26,6 +26,7 @@ from limen.rules.sync.switch import Switch
 Source = Literal["none", "cache", "store", "last-good"]
 T = TypeVar("T")
 _STORE_S = 3.0
+_DISK_S = 0.2
 _logger = logging.getLogger("limen")
 
 
@@ -57,6 +58,8 @@ class Seeker:
         self._late: set[asyncio.Task[Any]] = set()
         self._writing = asyncio.Lock()
         self._switch = Switch()
+        self._covers = self._switch.covers
+        """What of the rules in force is in shadow."""
         self.source: Source = "none"
         self.written_at: float = 0.0
         self.used_at: float = 0.0
@@ -68,11 +71,12 @@ class Seeker:
 
     def turn(self, switch: Switch) -> None:
         """Put what the kill switch covers into shadow, and the rest back in force."""
-        if self._rules is not None and self._switch.covers != switch.covers:
-            self._use(self._rules.in_shadow(switch.covers))
-            _logger.warning("the kill switch is %s", switch)
-        # Not before: where the program fails to use it, it is turned again.
+        # Rules that come from now on are under it, also if those in force cannot be turned.
         self._switch = switch
+        if self._rules is not None and self._covers != switch.covers:
+            self._use(self._rules.in_shadow(switch.covers))
+            self._covers = switch.covers
+            _logger.warning("the kill switch is %s", switch)
 
     async def look(self, cache: RuleCache) -> Found | None:
         """Return what is in the cache; None without an answer. Changes nothing."""
@@ -110,7 +114,7 @@ class Seeker:
             raise
         self._cached, self._doubted = held, None
         if is_new:
-            self._keep(entry.snapshot)
+            await self._keep(entry.snapshot)
         elif self.source == "last-good":
             self.source, self.written_at = "cache", entry.written_at
 
@@ -168,10 +172,12 @@ class Seeker:
                 if found is not None and found.version:
                     # It is there until we have written: no look in between goes back to it.
                     self._doubted = (found.version, found.stamp)
-                self._keep(snapshot)
-            elif self.source == "last-good":
-                self.source, self.written_at = "store", time.time()
-            self._is_confirmed = True
+                self._is_confirmed = True
+                await self._keep(snapshot)
+            else:
+                self._is_confirmed = True
+                if self.source == "last-good":
+                    self.source, self.written_at = "store", time.time()
         if cache is None or found is None or self._is_in_force(found):
             return
         if self._is_same(snapshot) and snapshot is not None:
@@ -221,16 +227,19 @@ class Seeker:
     def _put(self, snapshot: Snapshot, source: Source, written_at: float) -> None:
         """Put rules in force, or raise `InvalidRules` and leave those in force that are."""
         rules = parse(snapshot.document, version=snapshot.version)
-        self._use(rules.in_shadow(self._switch.covers))
+        covers = self._switch.covers
+        self._use(rules.in_shadow(covers))
+        self._covers = covers
         self._rules, self._is_confirmed, self._cached, self._refused = rules, False, None, None
         self.source, self.written_at, self.used_at = source, written_at, time.time()
         _logger.info("rules %s are in force: %d rules", rules.version, len(rules.rules))
 
-    def _keep(self, snapshot: Snapshot) -> None:
-        """Have rules written down that are in force. Not waited for: a disk that hangs holds up
-        neither the next rules nor the switch."""
+    async def _keep(self, snapshot: Snapshot) -> None:
+        """Have rules written down that are in force. A disk that hangs is not waited for: it holds
+        up neither the next rules nor the switch."""
         if self._last_good is not None:
-            self._begin(self._write_down(self._last_good, snapshot))
+            writing = self._begin(self._write_down(self._last_good, snapshot))
+            await asyncio.wait([writing], timeout=_DISK_S)
 
     async def _write_down(self, last_good: LastGood, snapshot: Snapshot) -> None:
         # One after the other, and none that has been replaced: the last one stays.

@@ -50,6 +50,8 @@ class Alerting:
         """For all, while this process holds the claim."""
         self._alone = Judge(thresholds)
         """For this process alone, while there is nobody to share with."""
+        self._tells_alone = False
+        """Whether this process has told of what it saw alone."""
         self._holds = False
         self._told = Notice()
         """What the one who judges has written down."""
@@ -107,13 +109,14 @@ class Alerting:
             calm = merged([], 0, _JUDGED_S)
             changed = self._alone.judge(calm, now)
             # By whoever told of the beginning, and not by every worker.
-            if await self._is_first(now):
+            if self._tells_alone:
                 self._delivery.deliver(changed)
 
     async def _turn_alone(self, now: float) -> None:
         picture = await self._view.picture(_JUDGED_S, now)
         changed = self._alone.judge(picture.whole, now)
         if changed and (self._board is None or await self._is_first(now)):
+            self._tells_alone = True
             self._delivery.deliver(changed, self._alone.more)
 
     def close(self) -> None:
