@@ -190,6 +190,32 @@ def test_an_answer_before_the_end_of_a_body_leaves_the_connection_in_order(quick
             assert raw.ends()
 
 
+@pytest.mark.parametrize("path", ["/early", "/bug"])
+def test_a_last_answer_before_the_end_of_a_body_is_not_overtaken_by_a_reset(
+    quick: Served, path: str
+) -> None:
+    asked = ("Connection: close", "Content-Length: 4000000")
+    with quick.raw() as raw:
+        raw.send(request(path, *asked, method="POST") + bytes(1_000))
+        answer = raw.response()
+        assert (answer.status, answer.closes) == (500 if path == "/bug" else 413, True)
+        assert raw.ends()
+        raw.send(bytes(3_000_000))  # what is on its way is still taken
+        with lasting(0, 3), pytest.raises(ConnectionError):
+            while True:
+                raw.send(b"x")
+                time.sleep(0.01)
+
+
+def test_a_last_answer_is_not_overtaken_by_a_reset_for_what_came_behind_it(quick: Served) -> None:
+    with quick.raw() as raw:
+        raw.send(request("/sleep/0.2") + b"GET / HTTP/1.1\r\nX: " + bytes(100))
+        answer = raw.response()
+        assert (answer.status, answer.closes) == (200, True)
+        raw.send(bytes(1_000_000))
+        assert raw.ends()
+
+
 def test_five_hundred_slow_clients_do_not_slow_a_quick_one() -> None:
     starts = (b"GET / HTTP/1.1\r\nX: ", request("/echo", "Content-Length: 999"), b"G", b"")
     with Served(Limits(read_timeout=1.0), uvloop.new_event_loop) as served, ExitStack() as stack:

@@ -88,13 +88,15 @@ class Cycle(RequestResponseCycle):
 
     def _head(self, start: HTTPResponseStartEvent, length: int) -> bytes | None:
         """Return a head as it is sent; None for what is not as usual, and left to uvicorn."""
-        headers = [*self.default_headers, *start.get("headers", ())]
-        has_length = False
-        for name, value in headers:
+        lines, has_length = [], False
+        for name, value in (*self.default_headers, *start.get("headers", ())):
+            if name == b"connection" and value == b"close":
+                self.keep_alive = False  # and is said below
+                continue
             if name in _RARE:
                 return None
             has_length = has_length or (name == b"content-length" and int(value) == length)
-        lines = [name + b": " + value + b"\r\n" for name, value in headers]
+            lines.append(name + b": " + value + b"\r\n")
         if not self.keep_alive:
             lines.append(b"connection: close\r\n")
         head = b"".join([STATUS_LINE[start["status"]], *lines, b"\r\n"])
@@ -111,12 +113,18 @@ class Cycle(RequestResponseCycle):
         self.waiting_for_100_continue = False
         self.transport.write(head + body)
         self.message_event.set()
-        if not self.keep_alive:
-            self.transport.close()
+        # The connection closes itself where it is to end: it knows whether something still comes.
         self.on_response()
 
     async def run_asgi(self, app: ASGI3Application) -> None:
         """Let the app answer; where it does not, answer for it."""
+        try:
+            await self._answer(app)
+        finally:
+            # It holds the connection, which holds this.
+            self.on_response = _nothing
+
+    async def _answer(self, app: ASGI3Application) -> None:
         try:
             await app(self.scope, self.receive, self.send)
             if self.response_complete or self.disconnected:
@@ -127,9 +135,6 @@ class Cycle(RequestResponseCycle):
             raise
         except Exception as error:
             self.logger.error("a mistake in an app", exc_info=error)
-        finally:
-            # It holds the connection, which holds this.
-            self.on_response = _nothing
         if self.response_started:
             self.transport.close()
         else:

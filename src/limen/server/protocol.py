@@ -414,6 +414,10 @@ class Connection(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
+        assert self._running is not None
+        if not self._running.keep_alive:
+            self._end()
+            return
         self.flow.resume_reading()
         if self.pipeline:
             self._start(*self.pipeline.pop())
@@ -520,8 +524,22 @@ class Connection(HttpToolsProtocol):
         lines = [name + b": " + value + b"\r\n" for name, value in headers]
         head = STATUS_LINE[refused.status] + b"".join(lines)
         self.transport.write(head + b"\r\n" + refused.body())
-        # Not closed yet: what the client still sends would be answered by a reset, which may
-        # overtake our words.
+        self._linger()
+
+    def _end(self) -> None:
+        """Close the connection behind the last answer."""
+        if self._is_reading:
+            self._linger()
+        else:
+            self.transport.close()
+
+    def _linger(self) -> None:
+        """Close the connection soon, and hear no more.
+
+        Not at once: what the client still sends would be answered by a reset, which may overtake
+        our words.
+        """
+        self._is_deaf = True
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             with contextlib.suppress(OSError):  # the client has gone
