@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import select
 import socket
-import threading
 import time
 from typing import Any
 
 import pytest
 
 from limen.backends.redis import sync_lane
-from limen.backends.redis.batch import Request
-from limen.backends.redis.sync import _ready_first
-from limen.backends.redis.sync_lane import Lead, Ticket, Wire
+from limen.backends.redis.sync_lane import Wire
 
 
 class Sluggish:
@@ -60,31 +57,3 @@ def test_who_slept_looks_out_again_when_replies_come_sooner(
         sluggish.slept = 0
         ask(wire, server, 20)
         assert not sluggish.slept
-
-
-def test_who_waits_for_a_reply_does_not_wait_for_another_server_first() -> None:
-    """Others stand in that line, behind one who leads it and waits for somebody else elsewhere."""
-    slow: Any = "the lane of a slow server, which another caller leads"
-    quick: Any = "the lane of a quick one, which we lead"
-    here, there = socket.socketpair()
-    with here, there:
-        led, follows = (Ticket(Request(["k"], b"", 2, 7), 0.0) for _ in range(2))
-        led.lead = lead = Lead(0.0, Wire(here))
-        lead.is_sent = True
-        there.send(b"+OK\r\n")
-        lanes = {slow: [follows], quick: [led]}
-        assert next(_ready_first(lanes, time.monotonic() + 5)) == quick
-
-
-def test_a_lead_that_is_handed_over_is_seen_by_who_waits_for_another_server() -> None:
-    hung: Any = "the lane of a server that hangs, which we lead"
-    quick: Any = "the lane of a quick one, in which we stand"
-    here, there = socket.socketpair()
-    with here, there:
-        led, follows = (Ticket(Request(["k"], b"", 2, 7), 0.0) for _ in range(2))
-        led.lead = lead = Lead(0.0, Wire(here))
-        lead.is_sent = True
-        handing = threading.Timer(0.05, lambda: setattr(follows, "lead", Lead(0.0, None)))
-        handing.start()
-        assert next(_ready_first({hung: [led], quick: [follows]}, time.monotonic() + 5)) == quick
-        handing.join()

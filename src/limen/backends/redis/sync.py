@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import selectors
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -16,14 +15,13 @@ from limen.backends.redis.batch import Again, Packer, Request, greet
 from limen.backends.redis.breaker import PASSING
 from limen.backends.redis.protocol import fault_of
 from limen.backends.redis.sync_lane import Lane, Ticket, Wire
+from limen.backends.redis.sync_several import finish_all
 from limen.backends.sampled import SampledLog
 from limen.connect import Address, Target, open_socket
 from limen.model import Check, Reading, receipt_ids
 
 T = TypeVar("T")
 _LEAST_REST_S = 0.05
-_GLANCE_S = 0.002
-"""How often who waits for one server looks whether it is his turn at another."""
 
 
 class RedisBackend:
@@ -150,10 +148,7 @@ class RedisBackend:
                 for ticket in started:
                     ticket.is_elsewhere = len(by_lane) > 1
                 lane.start(*started)
-            for lane in _ready_first(by_lane, ends):
-                # Who leads first: nobody else would, while we wait for another of ours.
-                for ticket in sorted(by_lane[lane], key=lambda each: each.lead is None):
-                    lane.finish(ticket)
+            finish_all(by_lane, ends)
         except BaseException as error:
             for lane, started in by_lane.items():
                 for ticket in started:
@@ -357,34 +352,3 @@ def _start(work: Callable[..., object], *arguments: object) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _ready_first(by_lane: dict[Lane, list[Ticket]], ends: float) -> Iterator[Lane]:
-    """Return the lanes as their replies come; those who wait for one do not wait for another.
-
-    Then all of them: those that somebody else leads, and those whose time is over.
-    """
-    led = {
-        lead.wire.socket: lane
-        for lane, [first, *_] in by_lane.items()
-        if (lead := first.lead) is not None and lead.is_sent and lead.wire is not None
-    }
-    if led and len(by_lane) > 1:
-        stands = [lane for lane in by_lane if lane not in led.values()]
-        with selectors.DefaultSelector() as selector:
-            for each in led:
-                selector.register(each, selectors.EVENT_READ)
-            while led and (left_s := ends - time.monotonic()) > 0:
-                # Where we stand in line, the lead may be handed to us, and others wait for that.
-                for key, _ in selector.select(min(left_s, _GLANCE_S) if stands else left_s):
-                    selector.unregister(key.fileobj)
-                    yield led.pop(key.fileobj)  # type: ignore[call-overload]  # it was registered
-                for lane in [each for each in stands if _is_up(by_lane[each])]:
-                    stands.remove(lane)
-                    yield lane
-    yield from by_lane
-
-
-def _is_up(tickets: list[Ticket]) -> bool:
-    """Return whether there is something to do: an answer to take, or a lead."""
-    return any(ticket.answer is not None or ticket.lead is not None for ticket in tickets)

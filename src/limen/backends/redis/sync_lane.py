@@ -264,14 +264,18 @@ class Lane:
 
     def finish(self, ticket: Ticket) -> Answer:
         """Return the answer to a ticket that was started, when it is there or its time is over."""
-        ticket.is_elsewhere = False
         while ticket.answer is None:
-            lead = ticket.lead
-            if lead is not None and lead.is_sent:
-                self._receive(ticket, lead)
-            else:
-                self._wait(ticket)
+            self.step(ticket)
         return ticket.answer
+
+    def step(self, ticket: Ticket) -> None:
+        """Go on with a ticket that was started: read the replies; or wait, and send if it leads."""
+        lead = ticket.lead
+        if lead is not None and lead.is_sent:
+            self._receive(ticket, lead)
+        else:
+            ticket.is_elsewhere = False
+            self._wait(ticket)
 
     def abandon(self, ticket: Ticket, error: BaseException) -> None:
         """Leave with a ticket, because something was thrown into its caller's thread.
