@@ -100,7 +100,10 @@ class Guard:
             return True
 
     def keeps_paying(self, now: float) -> bool:
-        """Return whether anything is owed still. Who pays asks it again and again."""
+        """Return whether anything is owed still.
+
+        Who pays asks it again and again: who has not for a while is lost, and another one pays.
+        """
         with self._lock:
             self._paying_until = now + _LOST_S if self.owed else float("-inf")
             return bool(self.owed)

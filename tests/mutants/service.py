@@ -78,10 +78,10 @@ IN_SERVICE: tuple[Mutant, ...] = (
         - if not self._is_reading and not self._head and self._deadline < inf:
         + if not self._is_reading and self._deadline < inf:
         by tests/server/quick/test_heads.py -k waits_for_a_body
-        head-with-some-of-its-body
-        - if quick is not None and (is_whole or not (self._is_in_head or self.cycle.body)):
-        + if quick is not None:
-        by tests/server/quick/test_heads.py -k 'known_of_it or pieces'
+        reset-behind-the-last-answer
+        - if not self._running.keep_alive:
+        + if False:
+        by tests/server/test_protocol.py -k overtaken
         sent-once
         - unsent, self._unsent = self._unsent, []
         + unsent = self._unsent

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster
 
 _ALLOWED = itemgetter(0)
-_PASSING_S = 0.05
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -93,6 +92,7 @@ class AsyncLimiter:
         self._backend = open_store_async(settings)
         self._memory = _memory_of(self._backend)
         self._guard = Guard(settings.on_error, settings.instances)
+        self._deadline = settings.deadline
         self._clock = settings.clock
         self._observers = settings.observers
         self._limits = plan.Limits()
@@ -203,9 +203,10 @@ class AsyncLimiter:
         charge: bool = True,
         within: float | None = None,
     ) -> Decision:
+        began_at = time.monotonic() if self._guard.owed else 0.0
         answer = await self._backend.run_all(checks, charge, holder, within)
-        if self._guard.owed and not isinstance(answer, Fault):
-            await self._pay_in_passing(_PASSING_S if within is None else min(within, _PASSING_S))
+        if began_at and not isinstance(answer, Fault):
+            await self._pay_in_passing(began_at + (within or self._deadline))
         return self._decision(checks, answer, holder, charge=charge)
 
     def _decision(
@@ -243,14 +244,16 @@ class AsyncLimiter:
         unpaid, debts = 0, self._guard.debts()
         while unpaid < plan.MOST_UNPAID and (batch := list(islice(debts, plan.MOST_UNPAID))):
             unpaid += await self._pay_together(batch)
+            self._guard.keeps_paying(time.monotonic())
         return self._guard.keeps_paying(time.monotonic())
 
-    async def _pay_in_passing(self, patience: float) -> None:
+    async def _pay_in_passing(self, ends: float) -> None:
         """Pay a few debts now, if whoever was to pay them is gone, as with a loop for each call."""
-        if self._guard.should_pay(time.monotonic()):
+        now = time.monotonic()
+        if now < ends and self._guard.should_pay(now):
             # A task, so that nobody who is cancelled here takes them along.
             paying = self._leave(self._pay_few())
-            await asyncio.wait([paying], timeout=patience)
+            await asyncio.wait([paying], timeout=ends - now)
 
     async def _pay_few(self) -> None:
         debts = list(islice(self._guard.debts(), plan.MOST_UNPAID))

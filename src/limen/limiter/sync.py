@@ -198,6 +198,7 @@ class Limiter:
         unpaid = 0
         for debt in self._guard.debts():
             answer = self._backend.change(debt)
+            self._guard.keeps_paying(time.monotonic())
             if isinstance(answer, Fault):
                 self._guard.owe_again(debt, answer)
                 unpaid += 1

@@ -72,7 +72,10 @@ class Quick(Protocol):
     """A short way to answer some requests: those that come in one packet, or as head and body."""
 
     def learn(self, packet: bytes, scope: Any, *, is_whole: bool) -> None:
-        """See what goes the long way: a request in one packet, or all of one but its body."""
+        """See the packet with which a request began that goes the long way.
+
+        Only the parser knows where it ended: `is_whole` says whether by the end of the packet.
+        """
 
     def read(self, packet: bytes) -> Any:
         """Return what is asked; None for what has to go the long way."""
@@ -287,8 +290,8 @@ class Connection(HttpToolsProtocol):
                 self._deadline = min(self._deadline, latest)
             if self._more_packets > self._max_header:
                 self._refuse(self._too_large())
-            elif is_first and not self._is_idle:
-                self._learn(data)
+            elif is_first and not self._is_idle and self._shared.quick is not None:
+                self._shared.quick.learn(data, self.scope, is_whole=not self._is_reading)
         except httptools.HttpParserUpgrade:
             # Answered like any other; but the parser has lost its place behind it.
             self.cycle.keep_alive = False
@@ -313,15 +316,6 @@ class Connection(HttpToolsProtocol):
         else:
             return False
         return True
-
-    def _learn(self, packet: bytes) -> None:
-        """Show a packet that held a request from its beginning to its end, or to that of its head.
-
-        Where that is, only the parser says.
-        """
-        quick, is_whole = self._shared.quick, not self._is_reading
-        if quick is not None and (is_whole or not (self._is_in_head or self.cycle.body)):
-            quick.learn(packet, self.scope, is_whole=is_whole)
 
     def on_message_begin(self) -> None:
         """Start the clock of a request."""

@@ -103,7 +103,7 @@ class Quick:
         length = _length(headers)
         if length is None or length > self._max_body:
             return
-        # Nothing else can have been in the packet, and that is where the parser saw the head end.
+        # Nothing else can have been in the packet: no other request, no part of a head or a body.
         if len(packet) != (end + length if is_whole else end):
             return
         if any(each[0] in _UNUSUAL and each != _SAYS_NOTHING for each in headers):

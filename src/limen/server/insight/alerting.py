@@ -50,8 +50,8 @@ class Alerting:
         """For all, while this process holds the claim."""
         self._alone = Judge(thresholds)
         """For this process alone, while there is nobody to share with."""
-        self._tells_alone = False
-        """Whether this process has told of what it saw alone."""
+        self._told_alone: set[str] = set()
+        """The ids of those that this process told of when it saw them alone."""
         self._holds = False
         self._told = Notice()
         """What the one who judges has written down."""
@@ -109,15 +109,18 @@ class Alerting:
             calm = merged([], 0, _JUDGED_S)
             changed = self._alone.judge(calm, now)
             # By whoever told of the beginning, and not by every worker.
-            if self._tells_alone:
-                self._delivery.deliver(changed)
+            ended = [alert for alert in changed if alert.id in self._told_alone]
+            if ended:
+                self._delivery.deliver(ended)
+            self._told_alone &= {alert.id for alert in self._alone.open}
 
     async def _turn_alone(self, now: float) -> None:
         picture = await self._view.picture(_JUDGED_S, now)
         changed = self._alone.judge(picture.whole, now)
         if changed and (self._board is None or await self._is_first(now)):
-            self._tells_alone = True
             self._delivery.deliver(changed, self._alone.more)
+            self._told_alone.update([alert.id for alert in changed])
+        self._told_alone &= {alert.id for alert in self._alone.open}
 
     def close(self) -> None:
         """Let go of what tells."""
