@@ -72,8 +72,11 @@ class Keeper:
         finally:
             # Whatever has ended it, the next who keeps a slot begins another.
             with self._changed:
-                if self._thread is threading.current_thread():
-                    self._thread = None
+                self._leave()
+
+    def _leave(self) -> None:
+        if self._thread is threading.current_thread():
+            self._thread = None
 
     def _renew_all(self, due: list[tuple[Place, Check]]) -> None:
         """Renew some together: they share a call, and none waits for a server of others alone."""
@@ -110,7 +113,8 @@ class Keeper:
                 if due:
                     return due
                 if not self._held and now >= idle_until:
-                    self._thread = None
+                    # At once: behind this, nobody would wake for what is kept next.
+                    self._leave()
                     return []
                 next_at = min((at for _, at in self._held.values()), default=idle_until)
                 self._changed.wait(next_at - now)

@@ -211,14 +211,12 @@ class AsyncSlot:
     async def release(self) -> bool:
         """Free the slot; False when the lease had ended, or will because the store is away."""
         self._is_held = False
+        # Whoever is cancelled lets go all the same: else nobody would, until the leases end.
+        return await to_the_end(self._release())
+
+    async def _release(self) -> bool:
         changes = [self._change(Release(check, self.id)) for check in self._held]
-        releasing = asyncio.gather(*changes)
-        try:
-            return all(await asyncio.shield(releasing))
-        except asyncio.CancelledError:
-            # Whoever is cancelled lets go all the same: else nobody would, until the leases end.
-            await asyncio.wait([releasing])
-            raise
+        return all(await asyncio.gather(*changes))
 
     async def __aenter__(self) -> Self:
         if self._entered:

@@ -19,7 +19,7 @@ from limen.engine import Engine
 from limen.rules import RuleSet, load, parse
 from limen.rules.stores import Snapshot
 from limen.rules.stores.file import FileStore
-from limen.rules.sync import Follower
+from limen.rules.sync import Follower, seek
 from limen.rules.sync.last_good import LastGood
 
 TICK_S = 0.01
@@ -283,8 +283,11 @@ def test_info_says_what_is_in_force(
     wait_until(lambda: f"rules {version} are in force: 1 rules" in caplog.text)
 
 
-def test_what_is_in_force_is_written_down_by_then(file: Path, tmp_path: Path) -> None:
+def test_what_is_in_force_is_written_down_by_then(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who ends right after that, and closes nothing, finds it there the next time."""
+    monkeypatch.setattr(seek, "_DISK_S", 30.0)
     with Follower(FileStore(file), lambda _: None, folder=tmp_path / "kept") as follower:
         version = follower.wait().version
         kept = LastGood(tmp_path / "kept").read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -22,7 +23,7 @@ from limen.errors import StoreError
 from limen.rules import parse
 from limen.rules.stores.file import FileStore
 from limen.rules.stores.sql import SqlStore
-from limen.rules.sync import Follower, Switch, SwitchFile
+from limen.rules.sync import Follower, RuleCache, Switch, SwitchFile
 from limen.rules.sync import follow as follow_module
 from limen.rules.sync.last_good import LastGood
 from limen.rules.sync.switch import NAME, decode, encode, turned_off, turned_on
@@ -447,6 +448,35 @@ def test_one_call_reaches_every_host_and_is_written_down_there(
     report = wait_for_rules(fleet.processes[-1].report)
     assert (report.refused, report.status.switch.by) == (0, "cat")
     figure("kill switch by Redis: 3 hosts within %.3f s", max(took))
+
+
+def test_of_many_who_turn_it_at_once_each_is_dated_after_another(redis_url: str) -> None:
+    """Else who follows already would go by one of them, and who starts later by another."""
+    at, count = time.time(), 5
+
+    async def turn(cache: RuleCache) -> Switch | None:
+        switches = [Switch(False, (), at, str(number)) for number in range(count)]
+        await asyncio.gather(*[cache.turn_switch(switch) for switch in switches])
+        return decode((await cache.look()).switch)
+
+    last = at_cache(redis_url, turn)
+    assert last.at == pytest.approx(at + 0.001 * (count - 1), abs=0.0005)
+
+
+@pytest.mark.parametrize("what", [{"field": "value"}, b"x" * 1_000_100, b"{}"])
+def test_a_switch_takes_the_place_of_what_is_none(
+    redis_url: str, admin: redis.Redis, what: Any
+) -> None:
+    key = "limen:{rules}switch"
+    if isinstance(what, dict):
+        admin.hset(key, mapping=what)
+    else:
+        admin.set(key, what)
+    turn_everywhere(redis_url, turned_on(by="somebody"))
+    written: Any = admin.get(key)
+    found = decode(written)
+    assert found is not None
+    assert found.by == "somebody"
 
 
 def test_who_speaks_last_is_heard_whatever_the_clocks_say(

@@ -525,17 +525,14 @@ class Lane:
 def _was_thrown_in(error: BaseException, ends: float) -> bool:
     """Return whether an error is not of our doing: a worker's time-out, say, of its signal handler.
 
-    That one is for whoever called. What goes wrong here is of a class of Python's or of redis-py's;
-    and a time-out of our own comes when the time is over.
+    That one is for whoever called. What goes wrong here is of a class of Python's or of redis-py's,
+    or what a socket raises; and a time-out of our own comes when the time is over.
     """
-    if not isinstance(error, Exception) or _origin(error) not in _OURS:
-        return True
-    is_timeout = isinstance(error, TimeoutError) and error.errno is None
-    return is_timeout and time.monotonic() < ends - _EARLY_S
-
-
-def _origin(error: Exception) -> str:
-    return type(error).__module__.partition(".")[0]
+    if isinstance(error, TimeoutError) and error.errno is None:
+        return time.monotonic() < ends - _EARLY_S
+    if isinstance(error, OSError):
+        return False
+    return not isinstance(error, Exception) or type(error).__module__.partition(".")[0] not in _OURS
 
 
 def _replies(calls: list[Call[Ticket]]) -> int:

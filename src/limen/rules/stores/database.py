@@ -91,8 +91,9 @@ class Database:
             is_sqlite = self.address.kind == "sqlite"
             make = partial(_sqlite, busy_timeout=self._busy_timeout) if is_sqlite else _postgresql
             # An engine may hold the loop that it belongs to, and would stay with it.
-            for ended in [each for each in list(self._engines) if each.is_closed()]:
-                self._engines.pop(ended, None)
+            for known in [each() for each in self._engines.keyrefs()]:
+                if known is not None and known.is_closed():
+                    self._engines.pop(known, None)
             self._engines[loop] = engine = make(self.address)
         return engine.execution_options(limen_begin=begin)
 

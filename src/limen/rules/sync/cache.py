@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from limen.connect import Target
+from limen.errors import StoreError
 from limen.rules.stores import Snapshot
 from limen.rules.sync import switch as switches
 from limen.rules.sync.entry import MAX_BYTES, Entry, Poisoned, decode, encode
@@ -26,6 +27,7 @@ TTL_S = 86_400
 CLAIM_S = 3
 ALIVE_S = 6
 _LATER_S = 0.001
+_TRIES = 20
 
 # Writes the set if the version there, and its stamp, are those that the writer saw before it asked
 # the database, or (without them) no newer version: a writer who was held up does not undo what came
@@ -54,6 +56,13 @@ _CLAIM = """
 local left = redis.call('PTTL', KEYS[1])
 if left > 0 and left <= tonumber(ARGV[2]) then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+# Turns the switch if nobody has since it was seen. What is no switch gives way.
+_TURN = """
+local there = redis.pcall('GETRANGE', KEYS[1], 0, ARGV[3])
+if type(there) == 'string' and there ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2])
 return 1
 """
 # Takes note of one instance, forgets those that were silent for too long, counts the rest.
@@ -188,12 +197,17 @@ class RuleCache:
 
     async def turn_switch(self, switch: Switch) -> None:
         """Write the kill switch for every host, and announce it."""
-        before = switches.decode((await self.look()).switch)
-        if before is not None and before.at >= switch.at:
-            # Of a host whose clock is ahead: what is older than that would be followed by nobody.
-            switch = msgspec.structs.replace(switch, at=before.at + _LATER_S)
-        await self._link.call("SET", self._switch, switches.encode(switch))
-        await self.announce("switch")
+        for _ in range(_TRIES):
+            seen = (await self.look()).switch
+            before = switches.decode(seen)
+            if before is not None and before.at >= switch.at:
+                # Of a host whose clock is ahead: what is older would be followed by nobody.
+                switch = msgspec.structs.replace(switch, at=before.at + _LATER_S)
+            written, size = switches.encode(switch), str(MAX_SWITCH_BYTES)
+            if await self._link.call("EVAL", _TURN, "1", self._switch, seen or b"", written, size):
+                await self.announce("switch")
+                return
+        raise StoreError(f"{self.where}: others turn the kill switch at the same time; try again")
 
     async def beat(self, instance: Instance) -> int:
         """Say that we are alive, and with which rules; return how many are."""

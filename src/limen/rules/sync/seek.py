@@ -235,8 +235,11 @@ class Seeker:
         _logger.info("rules %s are in force: %d rules", rules.version, len(rules.rules))
 
     async def _keep(self, snapshot: Snapshot) -> None:
-        """Have rules written down that are in force. A disk that hangs is not waited for: it holds
-        up neither the next rules nor the switch."""
+        """Have rules written down that are in force.
+
+        A disk that hangs is not waited for any longer than this: it holds up neither the next rules
+        nor the switch.
+        """
         if self._last_good is not None:
             writing = self._begin(self._write_down(self._last_good, snapshot))
             await asyncio.wait([writing], timeout=_DISK_S)
