@@ -144,9 +144,9 @@ class Driven:
 
 
 def settings_of(folder: Path, **flags: Any) -> Settings:
-    """Return settings with canary secrets."""
-    given = {"auth.admin_token": ADMIN, "auth.check_token": CHECK, "data_dir": str(folder / "data")}
-    return load({**given, **flags}, {})
+    """Return settings with canary secrets. What passes is not kept by chance."""
+    given = {"auth.admin_token": ADMIN, "auth.check_token": CHECK, "insight.sample": "0"}
+    return load({**given, "data_dir": str(folder / "data"), **flags}, {})
 
 
 @contextmanager

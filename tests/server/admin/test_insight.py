@@ -183,10 +183,13 @@ def test_decisions_are_found_by_what_is_known_of_them(service: Driven) -> None:
     assert (one["instance"], one["surface"]) == (service.service.id, "check")
 
 
-def test_an_answer_says_which_decisions_are_kept(calm: Driven, tmp_path: Path) -> None:
-    kept = {"refused": "up to 100 a second, 3 of one key", "allowed_share": 0.01}
-    assert calm.ask("GET", "/decisions").json["kept"] == kept
-    with driven(settings_of(tmp_path, **{"insight.enabled": "false"}), RULES) as service:
+def test_an_answer_says_which_decisions_are_kept(tmp_path: Path) -> None:
+    kept = {"refused": "up to 100 a second, 3 of one key", "allowed_share": 0.25}
+    flags = {"insight.sample": "0.25"}
+    with driven(settings_of(tmp_path / "kept", **flags), RULES) as service:
+        assert service.ask("GET", "/decisions").json["kept"] == kept
+    flags["insight.enabled"] = "false"
+    with driven(settings_of(tmp_path / "not", **flags), RULES) as service:
         check(service, "42", 5)
         told = look_until(service, "/insight", 3, 2)
         assert "user=42" not in json.dumps(told)
