@@ -23,6 +23,13 @@ REDUCED_CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-re
 
 _WORDS = {"ip": "address", "api_key": "API key"}
 _UNITS_S = ((86_400, "days"), (3_600, "hours"), (60, "minutes"))
+# As RFC 9110 has them, and Python since 3.13: the same words whatever limen runs on.
+_RENAMED = {
+    413: "Content Too Large",
+    414: "URI Too Long",
+    416: "Range Not Satisfiable",
+    422: "Unprocessable Content",
+}
 _encoder = msgspec.json.Encoder()
 
 
@@ -164,7 +171,7 @@ def _blocked(answer: Answer, status: int, instance: str) -> Problem:
         until = "" if seconds is None else f" for another {_wait(seconds)}"
         detail = f"Requests like this are blocked{until}."
     return Problem(
-        title=_phrase(status),
+        title=phrase(status),
         status=status,
         detail=detail,
         instance=instance,
@@ -173,10 +180,10 @@ def _blocked(answer: Answer, status: int, instance: str) -> Problem:
     )
 
 
-def _phrase(status: int) -> str:
+def phrase(status: int) -> str:
     """Return the words of a status, which are the title where the type says no more."""
     try:
-        return HTTPStatus(status).phrase
+        return _RENAMED.get(status) or HTTPStatus(status).phrase
     except ValueError:
         return "Refused"
 

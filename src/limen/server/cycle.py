@@ -6,7 +6,6 @@ Knows an app by its ASGI face, and nothing of the connection it came by.
 from __future__ import annotations
 
 import asyncio
-from http import HTTPStatus
 
 from uvicorn._types import (
     ASGI3Application,
@@ -18,7 +17,7 @@ from uvicorn._types import (
 )
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from limen.http.problem import CONTENT_TYPE, Problem
+from limen.http.problem import CONTENT_TYPE, Problem, phrase
 
 _RARE = frozenset({b"connection", b"transfer-encoding"})
 _BUG = "The server made a mistake, and has logged it."
@@ -44,7 +43,7 @@ class Refused(Exception):
 
     def body(self) -> bytes:
         """Return the problem document."""
-        title = HTTPStatus(self.status).phrase
+        title = phrase(self.status)
         return Problem(title=title, status=self.status, detail=self.detail).encode()
 
     async def __call__(

@@ -8,13 +8,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
-from http import HTTPStatus
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
 from limen import wire
-from limen.http import Problem
+from limen.http.problem import Problem, phrase
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -55,7 +54,7 @@ class Rejected(Exception):
     def body(self, id_: str) -> bytes:
         """Return the problem document."""
         return Problem(
-            title=HTTPStatus(self.status).phrase,
+            title=phrase(self.status),
             status=self.status,
             detail=self.detail,
             instance=f"urn:limen:{id_}",

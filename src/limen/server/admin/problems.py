@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 from typing import Any, get_args
 
 import msgspec
@@ -18,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
 from limen.errors import Conflict, InvalidInput, InvalidLimit, InvalidRules, LimenError, Problem
-from limen.http.problem import CONTENT_TYPE
+from limen.http.problem import CONTENT_TYPE, phrase
 from limen.masking import masked
 from limen.rules.findings import path_text, unknown_field
 from limen.server.admin.edits import Missing, Taken
@@ -52,7 +51,7 @@ def _answer(
 ) -> Response:
     id_ = request.scope.get("limen_id", "")
     document: dict[str, Any] = {
-        "title": HTTPStatus(status).phrase,
+        "title": phrase(status),
         "status": status,
         "detail": masked(detail),
     }

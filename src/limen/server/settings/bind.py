@@ -28,7 +28,9 @@ class Bind(Struct, frozen=True):
     def is_loopback(self) -> bool:
         """Whether only this host can connect. A name is believed if it is `localhost`."""
         try:
-            return ip_address(self.host).is_loopback
+            found = ip_address(self.host)
+            # Whether an IPv4 address in the clothes of IPv6 is one, each Python says otherwise.
+            return (getattr(found, "ipv4_mapped", None) or found).is_loopback
         except ValueError:
             return self.host.lower() == "localhost"
 
