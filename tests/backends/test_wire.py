@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
+import ssl
 import time
 from typing import Any
 
+import hiredis
 import pytest
+import redis
 
 from limen.backends.redis import sync_lane
 from limen.backends.redis.sync_lane import Wire
@@ -57,3 +61,41 @@ def test_who_slept_looks_out_again_when_replies_come_sooner(
         sluggish.slept = 0
         ask(wire, server, 20)
         assert not sluggish.slept
+
+
+class SoftLimit(OSError):
+    """What a worker's own signal handler may raise."""
+
+
+class Late(TimeoutError):
+    """Another."""
+
+
+@pytest.mark.parametrize("left_s", [-1.0, 1.0])
+@pytest.mark.parametrize(
+    ("error", "is_theirs"),
+    [
+        (KeyboardInterrupt(), True),
+        (SoftLimit("too long"), True),
+        (Late("too late"), True),
+        (
+            type("SoftTimeLimitExceeded", (Exception,), {"__module__": "billiard.exceptions"})(),
+            True,
+        ),
+        (ConnectionError("the server closed the connection"), False),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), False),
+        (SoftLimit(errno.EPIPE, "of a socket of its own"), False),
+        (TimeoutError(errno.ETIMEDOUT, "the network is away"), False),
+        (ssl.SSLError("bad record"), False),
+        (redis.exceptions.ConnectionError("no"), False),
+        (hiredis.ProtocolError("garbage"), False),
+        (AssertionError("we are wrong"), False),
+        (TimeoutError("timed out"), None),  # ours when the time is over
+    ],
+    ids=repr,
+)
+def test_what_is_thrown_in_is_told_from_what_goes_wrong(
+    error: BaseException, is_theirs: bool | None, left_s: float
+) -> None:
+    expected = left_s > 0 if is_theirs is None else is_theirs
+    assert sync_lane._was_thrown_in(error, time.monotonic() + left_s) is expected

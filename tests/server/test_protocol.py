@@ -200,9 +200,41 @@ def test_a_last_answer_before_the_end_of_a_body_is_not_overtaken_by_a_reset(
         answer = raw.response()
         assert (answer.status, answer.closes) == (500 if path == "/bug" else 413, True)
         assert raw.ends()
-        raw.send(bytes(3_000_000))  # what is on its way is still taken
-        with lasting(0, 3), trickling(raw, b"x"):
+        raw.send(bytes(1_000_000))  # what is on its way is still taken
+        with lasting(0, 5), trickling(raw, b"x"):
             until(lambda: len(quick.connections) == 0)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        request("/bug"),
+        b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+        request("/sleep/0.1", "Connection: close"),
+    ],
+    ids=["a mistake", "HTTP/1.0", "as it asked"],
+)
+def test_who_waits_for_100_behind_the_last_answer_is_sent_away_too(
+    patient: Served, first: bytes
+) -> None:
+    with patient.raw() as raw:
+        asked = ("Expect: 100-continue", "Content-Length: 10")
+        raw.send(first + request("/echo", *asked, method="POST"))
+        assert raw.response().closes
+        until(lambda: len(patient.connections) == 0)
+
+
+def test_who_is_refused_while_it_waits_for_100_is_not_told_to_go_on(
+    patient: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with patient.raw() as raw:
+        asked = ("Expect: 100-continue", "Transfer-Encoding: chunked")
+        raw.send(request("/echo", *asked, method="POST") + b"zz\r\n")
+        assert raw.response().status == 400
+        assert raw.ends()
+        until(lambda: len(patient.connections) == 0)
+    assert "http.disconnect" in patient.app.seen
+    assert caplog.records == []
 
 
 def test_a_last_answer_is_not_overtaken_by_a_reset_for_what_came_behind_it(quick: Served) -> None:

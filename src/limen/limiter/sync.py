@@ -198,12 +198,12 @@ class Limiter:
         unpaid = 0
         for debt in self._guard.debts():
             answer = self._backend.change(debt)
-            self._guard.keeps_paying(time.monotonic())
             if isinstance(answer, Fault):
                 self._guard.owe_again(debt, answer)
                 unpaid += 1
                 if unpaid >= plan.MOST_UNPAID:
                     break
+            self._guard.keeps_paying(time.monotonic())
         return self._guard.keeps_paying(time.monotonic())
 
     def _change(self, change: Change) -> bool:

@@ -112,7 +112,7 @@ class Cycle(RequestResponseCycle):
         self.waiting_for_100_continue = False
         self.transport.write(head + body)
         self.message_event.set()
-        # The connection closes itself where it is to end: it knows whether something still comes.
+        # The connection closes itself where it is to end: it may know that something still comes.
         self.on_response()
 
     async def run_asgi(self, app: ASGI3Application) -> None:

@@ -470,7 +470,7 @@ class Connection(HttpToolsProtocol):
         """Close the connection if its time is over."""
         if self._is_stuck(now):
             self.transport.abort()
-        elif self._is_reading and self._is_waited_for():
+        elif self._is_reading and not self._is_deaf and self._is_waited_for():
             self._deadline += self._shared.look_s
         elif now < self._deadline or self.transport.is_closing():
             return
@@ -510,6 +510,8 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
         else:
             cycle.disconnected = True
+            # Nobody goes on: an app that still asks for the body must not have that said.
+            cycle.waiting_for_100_continue = False
             cycle.message_event.set()
             self._say(refused)
 
@@ -522,7 +524,7 @@ class Connection(HttpToolsProtocol):
 
     def _end(self) -> None:
         """Close the connection behind the last answer."""
-        if self._is_reading:
+        if self._is_reading or self.flow.read_paused:
             self._linger()
         else:
             self.transport.close()

@@ -199,6 +199,31 @@ def test_a_notice_comes_down_by_itself(server: servers.Server) -> None:
         assert all(0 < admin.ttl(key) <= 3_720 for key in keys)
 
 
+def test_who_told_alone_of_a_beginning_tells_of_the_end_though_another_is_first_by_then(
+    server: servers.Server,
+) -> None:
+    async def main() -> None:
+        one = Process("one", server.port)
+        two = Process("two", server.port, is_first=False)
+        for each in (one, two):
+            await each.alerts.turn(NOW)
+        server.kill()
+        for each in (one, two):
+            await each.refuse(NOW)
+            await each.alerts.turn(NOW + 1)
+        one.is_first, two.is_first = False, True
+        for now in range(20, 40):
+            for each in (one, two):
+                await each.alerts.turn(NOW + now)
+        assert one.alerts.open == two.alerts.open == ()
+        assert sorted(ended for _, ended in one.told.words) == [False, False, True, True]
+        assert two.told.changed == []
+        for each in (one, two):
+            each.close()
+
+    asyncio.run(main())
+
+
 def test_what_could_not_be_written_down_is_told_once(
     server: servers.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -525,14 +525,15 @@ class Lane:
 def _was_thrown_in(error: BaseException, ends: float) -> bool:
     """Return whether an error is not of our doing: a worker's time-out, say, of its signal handler.
 
-    That one is for whoever called. What goes wrong here is of a class of Python's or of redis-py's,
-    or what a socket raises; and a time-out of our own comes when the time is over.
+    That one is for whoever called. What goes wrong here has the number of an error of the system,
+    or is of a class of Python's or of redis-py's; and a time-out of our own comes when the time is
+    over.
     """
-    if isinstance(error, TimeoutError) and error.errno is None:
-        return time.monotonic() < ends - _EARLY_S
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.errno is not None:
         return False
-    return not isinstance(error, Exception) or type(error).__module__.partition(".")[0] not in _OURS
+    if not isinstance(error, Exception) or type(error).__module__.partition(".")[0] not in _OURS:
+        return True
+    return isinstance(error, TimeoutError) and time.monotonic() < ends - _EARLY_S
 
 
 def _replies(calls: list[Call[Ticket]]) -> int:

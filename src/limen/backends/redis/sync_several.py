@@ -1,7 +1,8 @@
 """One caller in several lanes at once: what it does next, while it waits for all of them.
 
 Others stand in the same lanes, behind whatever we lead. So nobody is to wait for one server because
-we wait for another: a reply is read when it is there, and a lead that is handed to us is taken.
+we wait for another: a reply is read when it begins to come, and a lead that is handed to us is
+taken. What is not seen to is a server that stops in the middle of a reply, or owes older ones.
 """
 
 from __future__ import annotations

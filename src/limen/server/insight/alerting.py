@@ -117,10 +117,15 @@ class Alerting:
     async def _turn_alone(self, now: float) -> None:
         picture = await self._view.picture(_JUDGED_S, now)
         changed = self._alone.judge(picture.whole, now)
-        if changed and (self._board is None or await self._is_first(now)):
-            self._delivery.deliver(changed, self._alone.more)
-            self._told_alone.update([alert.id for alert in changed])
-        self._told_alone &= {alert.id for alert in self._alone.open}
+        if changed:
+            tells = self._board is None or await self._is_first(now)
+            # An end is told by whoever told of the beginning, also if another is the first by now.
+            ours = self._told_alone
+            told = [each for each in changed if each.id in ours or (tells and each.ended is None)]
+            if told or tells:
+                self._delivery.deliver(told, self._alone.more)
+            self._told_alone.update([alert.id for alert in told])
+            self._told_alone &= {alert.id for alert in self._alone.open}
 
     def close(self) -> None:
         """Let go of what tells."""
