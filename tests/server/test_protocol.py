@@ -17,6 +17,7 @@ from typing import TypeVar, cast
 import pytest
 import uvloop
 
+from limen.server import protocol
 from limen.server.protocol import (
     MAX_HEADERS,
     MAX_PIPELINED,
@@ -203,6 +204,18 @@ def test_a_last_answer_before_the_end_of_a_body_is_not_overtaken_by_a_reset(
         raw.send(bytes(1_000_000))  # what is on its way is still taken
         with lasting(0, 5), trickling(raw, b"x"):
             until(lambda: len(quick.connections) == 0)
+
+
+def test_who_sends_on_and_on_behind_the_last_answer_is_not_listened_to(
+    patient: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "_LINGER_S", 60.0)
+    with patient.raw() as raw:
+        asked = ("Connection: close", "Content-Length: 100000000")
+        raw.send(request("/early", *asked, method="POST") + bytes(1_000))
+        assert raw.response().status == 413
+        with pytest.raises(ConnectionError):
+            raw.send(bytes(50_000_000))
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ MAX_PIPELINED = 256
 """How many requests may wait on one connection for those before them."""
 GRACE_S = 1.0
 """How long an idle connection is kept while the server ends: a request may be on its way."""
-_LINGER_S = 1.0
+_LINGER_S, _LINGER_BYTES = 1.0, 4_194_304
 _MOST_CONNECTIONS, _OTHER_FILES = 100_000, 64
 _LOOK_S = 0.5
 _TOO_LATE = "The request did not arrive in time."
@@ -223,6 +223,8 @@ class Connection(HttpToolsProtocol):
         """Whether it is its head that arrives: until it ends there is no cycle for it."""
         self._is_deaf = False
         """Whether what still comes is thrown away, because the last answer is decided."""
+        self._room = inf
+        """How many bytes of that may still come."""
         self._is_idle = True
         """Whether nothing has begun to arrive, and nobody waits for an answer."""
         self._is_quick = False
@@ -271,6 +273,9 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Read on."""
         if self._is_deaf:
+            self._room -= len(data)
+            if self._room < 0:
+                self.transport.close()
             return
         is_first, latest = self._is_idle, inf
         if is_first:
@@ -533,9 +538,9 @@ class Connection(HttpToolsProtocol):
         """Close the connection soon, and hear no more.
 
         Not at once: what the client still sends would be answered by a reset, which may overtake
-        our words.
+        our words. But who sends on and on is not listened to: others wait meanwhile.
         """
-        self._is_deaf = True
+        self._is_deaf, self._room = True, _LINGER_BYTES
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             with contextlib.suppress(OSError):  # the client has gone
