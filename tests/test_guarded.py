@@ -15,7 +15,16 @@ from typing import Any
 import pytest
 import redis
 
-from limen import AsyncLimiter, Check, Concurrency, Limit, Limiter, StoreError, guarded
+from limen import (
+    AsyncLimiter,
+    Check,
+    Concurrency,
+    Limit,
+    Limiter,
+    StoreError,
+    guarded,
+    last_readings,
+)
 from limen.backends import Change, sampled
 from limen.keys import redis_key
 from limen.limiter import plan
@@ -439,7 +448,7 @@ class TestChanges:
         heal(admin)
         poison(admin, Check(LIMIT, "k"))
         here = limiter.peek("k", LIMIT)
-        assert (here.source, here.remaining) == ("local", 4)
+        assert (here.source, here.remaining) == ("local", 2), "what the store said last"
 
     def test_a_charge_of_the_store_is_not_refunded_here(
         self, open_limiter: Open, alive: str, admin: redis.Redis
@@ -448,11 +457,11 @@ class TestChanges:
         there = limiter.check("k", LIMIT, cost=3)
         heal(admin)
         poison(admin, Check(LIMIT, "k"))
-        here = limiter.check("k", LIMIT, cost=2)
-        assert (there.source, here.source) == ("store", "local")
+        here = limiter.check("k", LIMIT, cost=1)
+        assert (there.source, here.source, here.allowed) == ("store", "local", True)
         assert limiter.refund(there) is False
         assert limiter.settle(there, 9) is False
-        assert limiter.peek("k", LIMIT).remaining == 2
+        assert limiter.peek("k", LIMIT).remaining == 0
 
     def test_a_slot_granted_here_is_renewed_and_released_here(
         self, open_limiter: Open, alive: str, admin: redis.Redis
@@ -498,6 +507,101 @@ class TestChanges:
                 limiter.reset("k", LIMIT)
         finally:
             valkey.restart()
+
+
+class TestLastReading:
+    """Local counting starts from what the store said last."""
+
+    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    def test_key_that_was_refused_stays_refused(
+        self, open_limiter: Open, alive: str, admin: redis.Redis, algorithm: str
+    ) -> None:
+        limit = Limit(3, 86_400, algorithm=algorithm)
+        limiter = open_limiter(alive)
+        decisions = [limiter.check("k", limit) for _ in range(4)]
+        assert [decision.allowed for decision in decisions] == [True, True, True, False]
+        heal(admin)
+        poison(admin, Check(limit, "k"))
+        here = limiter.check("k", limit)
+        assert (here.source, here.allowed, here.remaining) == ("local", False, 0)
+        assert here.retry_after == pytest.approx(decisions[3].retry_after, abs=60)
+        assert limiter.check("other", limit).allowed
+
+    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    def test_units_that_were_left_are_all_that_is_admitted(
+        self, open_limiter: Open, alive: str, admin: redis.Redis, algorithm: str
+    ) -> None:
+        limit = Limit(5, 86_400, algorithm=algorithm)
+        limiter = open_limiter(alive)
+        assert limiter.check("k", limit, cost=3).remaining == 2
+        heal(admin)
+        poison(admin, Check(limit, "k"))
+        decisions = [limiter.check("k", limit) for _ in range(4)]
+        assert [decision.allowed for decision in decisions] == [True, True, False, False]
+        assert {decision.source for decision in decisions} == {"local"}
+
+    def test_units_that_were_left_are_shared_between_the_instances(
+        self, open_limiter: Open, alive: str, admin: redis.Redis
+    ) -> None:
+        limit = Limit(40, 86_400)
+        limiter = open_limiter(alive, instances=4)
+        limiter.check("k", limit, cost=30)
+        heal(admin)
+        poison(admin, Check(limit, "k"))
+        assert sum(limiter.check("k", limit).allowed for _ in range(10)) == 3
+
+    def test_each_limit_of_a_request_has_its_own(
+        self, open_limiter: Open, alive: str, admin: redis.Redis
+    ) -> None:
+        limiter = open_limiter(alive)
+        for _ in range(2):
+            limiter.check("k", LIMIT, OTHER)
+        heal(admin)
+        poison(admin, Check(LIMIT, "k"))
+        here = limiter.check("k", LIMIT, OTHER)
+        assert [part.remaining for part in here.parts] == [2, 0]
+        assert (here.allowed, here.limit) == (False, OTHER)
+
+    def test_reset_key_starts_from_nothing(
+        self, open_limiter: Open, alive: str, admin: redis.Redis
+    ) -> None:
+        limiter = open_limiter(alive)
+        limiter.check("k", LIMIT, cost=4)
+        limiter.reset("k", LIMIT)
+        poison(admin, Check(LIMIT, "k"))
+        assert limiter.check("k", LIMIT).remaining == 3
+
+    def test_reading_that_has_reset_is_not_used(
+        self, open_limiter: Open, alive: str, admin: redis.Redis
+    ) -> None:
+        limit = Limit(2, 0.2)
+        limiter = open_limiter(alive)
+        assert limiter.check("k", limit, cost=2).allowed
+        time.sleep(0.25)
+        poison(admin, Check(limit, "k"))
+        assert limiter.check("k", limit, cost=2).allowed
+
+    def test_raised_quota_keeps_what_was_used(
+        self, open_limiter: Open, alive: str, admin: redis.Redis
+    ) -> None:
+        limiter = open_limiter(alive)
+        limiter.check("k", LIMIT, cost=4)
+        heal(admin)
+        poison(admin, Check(LIMIT, "k"))
+        assert limiter.peek("k", Limit(10, 86_400)).remaining == 6
+
+    def test_table_is_bounded_and_keeps_the_keys_in_use(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(last_readings, "_MAX_RECENT", 100)
+        table = last_readings.LastReadings()
+        reading = (True, 3, 0, 60_000_000, 0, 1)
+        for number in range(1_000):
+            table.record([Check(LIMIT, f"k{number}"), Check(LIMIT, "hot")], [reading, reading])
+            assert len(table) <= 200
+        assert table.take(Check(LIMIT, "hot")) is not None
+        assert table.take(Check(LIMIT, "hot")) is None
+        assert table.take(Check(LIMIT, "k0")) is None
 
 
 class TestDebts:

@@ -3,6 +3,8 @@
 Each check says by `on_error` who stands in: `local` counts in this process, at this instance's
 share of the limit; `open` lets everybody pass, `closed` nobody. Knows no store and does no I/O.
 
+Local counting starts from the last answer that the store gave for the key, if that still holds.
+
 What was admitted here is owed to the store, and charged there when it is back. It stays counted
 here too: a store that comes and goes hands out no fresh share each time.
 """
@@ -21,7 +23,7 @@ from limen.backends.memory import MemoryBackend
 from limen.backends.sampled import SampledLog
 from limen.clock import SteadyClock
 from limen.errors import StoreError
-from limen.keys import memory_key
+from limen.last_readings import LastReadings, place
 from limen.model import (
     MAX_COST,
     UNCHARGED,
@@ -52,6 +54,9 @@ class Guard:
         self.instances = instances
         """Among how many processes a limit is shared while the store is away."""
         self._local = MemoryBackend(SteadyClock(), _MAX_LOCAL_KEYS)
+        self._last_readings = LastReadings()
+        self.record = self._last_readings.record
+        """Keep what the store said, for the time when it does not answer."""
         self._log = SampledLog()
         self.after_fork()
         fork.watch(self)
@@ -66,8 +71,13 @@ class Guard:
 
     @property
     def tables(self) -> dict[str, int]:
-        """How many keys were counted here, and how many owe something to the store."""
-        return {"local": len(self._local), "owed": len(self.owed)}
+        """How many keys were counted here, how many owe something to the store, and of how many
+        the store's last reading is kept."""
+        return {
+            "local": len(self._local),
+            "owed": len(self.owed),
+            "readings": len(self._last_readings),
+        }
 
     def decide(
         self, fault: Fault, checks: Sequence[Check], charge: bool, holder: str
@@ -77,7 +87,7 @@ class Guard:
         sources: list[Source] = [check.on_error or self._on_error for check in checks]
         pairs = list(zip(checks, sources, strict=True))
         is_shut = any(source == "closed" and check.enforce for check, source in pairs)
-        local = [self._share(check) for check, source in pairs if source == "local"]
+        local = [self._local_check(check) for check, source in pairs if source == "local"]
         counted = iter(self._local.run_all(tuple(local), charge and not is_shut, holder))
         readings: list[Reading] = []
         for check, source in pairs:
@@ -134,6 +144,15 @@ class Guard:
             for check, _ in debt.receipt.charges:
                 self._add(_at(check, debt.actual_cost))
 
+    def _local_check(self, check: Check) -> Check:
+        """Return a check at this instance's share, counted on from the store's last reading."""
+        share, last = self._share(check), self._last_readings.take(check)
+        if last is not None:
+            free = max(check.limit.capacity - last.used, 0) if isinstance(check.limit, Limit) else 0
+            parts = -(-free // self.instances), -(-last.freed // self.instances)
+            self._local.continue_from(share, last, *parts)
+        return share
+
     def _owe(
         self, checks: Sequence[Check], readings: Sequence[Reading], sources: Sequence[Source]
     ) -> None:
@@ -142,7 +161,7 @@ class Guard:
                 self._add(check)
 
     def _add(self, check: Check) -> None:
-        key = _place(check)
+        key = place(check)
         with self._lock:
             known = self.owed.get(key)
             if known is not None:
@@ -153,7 +172,7 @@ class Guard:
 
     def _let_off(self, check: Check, units: int) -> None:
         """Owe so many units less."""
-        key = _place(check)
+        key = place(check)
         with self._lock:
             known = self.owed.get(key)
             if known is not None and known.cost > units:
@@ -190,6 +209,7 @@ class Guard:
             return changed
         if isinstance(change, Reset):
             for check in change.checks:
+                self._last_readings.take(check)
                 self._let_off(check, MAX_COST)
             self._local.change(Reset(tuple([self._share(check) for check in change.checks])))
             return None
@@ -213,11 +233,6 @@ class Guard:
         if self.instances == 1:
             return check
         return structs.replace(check, limit=_share_of(check.limit, self.instances))
-
-
-def _place(check: Check) -> tuple[str, str | None]:
-    """Return where a check is counted: in the store, the subject has a say."""
-    return memory_key(check), check.subject
 
 
 def _at(check: Check, cost: int) -> Check:

@@ -91,7 +91,7 @@ class TestShare:
 
     def test_is_watched_for_a_second_after_one_slow_answer(self) -> None:
         breaker = new()
-        breaker.watch(0.0)
+        assert not breaker.answered(0.0, True)
         assert breaker.is_alert
         assert not any(breaker.answered(n / 100, False) for n in range(120))
         assert not breaker.is_alert

@@ -58,7 +58,8 @@ def test_who_stands_in_line_again_when_told_is_told_in_its_own_time() -> None:
 
         def stand(after_s: float, tell: Callable[[Any], object]) -> None:
             lane = store._lane_to(store._home(), ("127.0.0.1", 1))
-            lane.stand(_Errand(store, request, loop.time() + after_s, tell))
+            ends = store._home().clock.now() + after_s
+            lane.stand(_Errand(store, request, ends, tell))
 
         patient: list[Any] = []
         stand(5, patient.append)

@@ -14,6 +14,7 @@ import pytest
 
 from limen.backends.redis.batch import MAX_REQUESTS, Request
 from limen.backends.redis.breaker import Breaker
+from limen.backends.redis.deadline import Deadline
 from limen.backends.redis.sync_lane import Lane, Ticket, Wire
 from limen.backends.redis.sync_several import finish_all
 
@@ -66,15 +67,15 @@ def peers() -> Iterator[tuple[Peer, Peer]]:
 
 def ask(*lanes: Lane) -> list[object]:
     """Ask once for each lane that is named, all at the same time."""
-    ends = time.monotonic() + PATIENCE_S
+    deadline = Deadline(PATIENCE_S)
     by_lane: dict[Lane, list[Ticket]] = {}
     for lane in lanes:
-        by_lane.setdefault(lane, []).append(Ticket(Request(["k"], b"x", len(ANSWER), 0), ends))
+        by_lane.setdefault(lane, []).append(Ticket(Request(["k"], b"x", len(ANSWER), 0), deadline))
     for lane, tickets in by_lane.items():
         for ticket in tickets:
             ticket.is_elsewhere = len(by_lane) > 1
         lane.start(*tickets)
-    finish_all(by_lane, ends)
+    finish_all(by_lane, deadline)
     return [ticket.answer for tickets in by_lane.values() for ticket in tickets]
 
 
@@ -155,11 +156,11 @@ def test_those_whose_time_is_over_are_told_so(peers: tuple[Peer, Peer]) -> None:
         peer.may_answer.set()
         assert ask(peer.lane) == [ANSWER]
     slow.may_answer.clear()
-    ends = time.monotonic() + 1.5
-    tickets = [Ticket(Request(["k"], b"x", len(ANSWER), 0), ends) for _ in peers]
+    deadline = Deadline(1.5)
+    tickets = [Ticket(Request(["k"], b"x", len(ANSWER), 0), deadline) for _ in peers]
     slow.lane.start(tickets[0])
     quick.lane.start(tickets[1])
-    finish_all({slow.lane: tickets[:1], quick.lane: tickets[1:]}, ends)
+    finish_all({slow.lane: tickets[:1], quick.lane: tickets[1:]}, deadline)
     answers = [ticket.answer for ticket in tickets]
     assert getattr(answers[0], "kind", None) == "timeout"
     assert answers[1] == ANSWER

@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from limen.backends.redis import sync_lane
+from limen.backends.redis.deadline import Deadline
 from limen.backends.redis.sync_lane import Wire
 
 
@@ -35,12 +36,12 @@ class Sluggish:
 def ask(wire: Wire, server: socket.socket, times: int, *, after_s: float = 0.0) -> None:
     """Ask some times, and be answered after a while."""
     for _ in range(times):
-        wire.send(b"a question", time.monotonic() + 1)
+        wire.send(b"a question", Deadline(1))
         if after_s:
             wire._sent_at -= after_s  # as if so much time had passed
         assert server.recv(100) == b"a question"
         server.sendall(b"+an answer\r\n")
-        assert wire.receive(time.monotonic() + 1) == b"an answer"
+        assert wire.receive(Deadline(1)) == b"an answer"
 
 
 def test_who_slept_looks_out_again_when_replies_come_sooner(
@@ -98,4 +99,4 @@ def test_what_is_thrown_in_is_told_from_what_goes_wrong(
     error: BaseException, is_theirs: bool | None, left_s: float
 ) -> None:
     expected = left_s > 0 if is_theirs is None else is_theirs
-    assert sync_lane._was_thrown_in(error, time.monotonic() + left_s) is expected
+    assert sync_lane._was_thrown_in(error, Deadline(left_s)) is expected

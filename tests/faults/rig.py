@@ -7,6 +7,7 @@ lighter. Knows nothing of faults: who breaks the store, and when, is the test's 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
 import math
@@ -18,12 +19,13 @@ import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from limen import AsyncLimiter, Decision, Limit, Limiter
@@ -41,6 +43,9 @@ P99_S = 0.002 if FULL else 0.01
 _SLACK_S = 0.001
 """By how much the clocks of two processes may drift apart within one window."""
 _PATIENCE_S = 20.0
+_BETWEEN_PAUSES_S = (0.2, 0.6)
+NICE = 10
+"""For processes that may starve while the store must not: its slowness would be another fault."""
 _REST_S = 3.0
 _KEPT_LINES = 200
 _TICK_S = 0.005
@@ -278,14 +283,17 @@ def rig(
     limits: Mapping[str, Limit] | None = None,
     deadline: float = DEADLINE_S,
     warm: bool = True,
+    pauses: tuple[float, float] | None = None,
 ) -> Iterator[Rig]:
     """Start the workers; yield when all of them are connected and ask.
 
     Two have an `AsyncLimiter`, two a `Limiter` and a few threads. Each asks `rate` times a second
     in all, for the keys in turn; one that is there twice is asked for twice as often. `limits` are
     those of keys that have another than `limit`. Without `warm`, they begin without a connection.
+    With `pauses`, each worker stops running every few tenths of a second, for a random time between
+    these two numbers of seconds, and gives way to the store where processors are scarce.
     """
-    load = _Load(url, tuple(keys), rate, limit, dict(limits or {}), deadline, warm)
+    load = _Load(url, tuple(keys), rate, limit, dict(limits or {}), deadline, warm, pauses)
     spawn = multiprocessing.get_context("spawn")
     workers: list[_Worker] = []
     try:
@@ -351,6 +359,7 @@ class _Load(NamedTuple):
     limits: dict[str, Limit]
     deadline: float
     warm: bool
+    pauses: tuple[float, float] | None
 
     def turn(self, number: int, count: int) -> tuple[str, Limit]:
         """Return what a worker asks for in its request of this count."""
@@ -370,6 +379,9 @@ class _Asker(Protocol):
 
     def begin(self, at: float) -> None:
         """Ask by the schedule from then on; return when it has begun."""
+
+    def pause(self, seconds: float) -> None:
+        """Stop the worker for that long, as a blocking call does."""
 
     def finish(self) -> None:
         """Ask no more; return when all is answered."""
@@ -408,12 +420,17 @@ def _work(load: _Load, number: int, pipe: Connection) -> None:
         )
 
     try:
+        if load.pauses is not None:
+            os.nice(NICE)
         if load.warm:
             asker.connect()
         before = vitals()
         pipe.send("connected")
         asker.begin(pipe.recv())
         pipe.send("begun")
+        if load.pauses is not None:
+            pausing = (asker.pause, load.pauses, Random(number))
+            threading.Thread(target=_keep_pausing, args=pausing, daemon=True).start()
         while pipe.recv() != "stop":
             pipe.send(vitals())
         asker.finish()
@@ -429,6 +446,19 @@ def _work(load: _Load, number: int, pipe: Connection) -> None:
         os._exit(0)
     except Exception as error:
         pipe.send(RuntimeError(f"worker {number} of the rig: {error!r}"))
+
+
+def _keep_pausing(
+    pause: Callable[[float], None], seconds: tuple[float, float], random: Random
+) -> None:
+    while True:
+        time.sleep(random.uniform(*_BETWEEN_PAUSES_S))
+        pause(random.uniform(*seconds))
+
+
+def stop_all_threads(seconds: float) -> None:
+    """Sleep without releasing the interpreter lock: no thread of this process runs meanwhile."""
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
 
 
 class _Notes:
@@ -515,6 +545,9 @@ class _Threads:
             self._notes.add(at, key, told)
             count += step
 
+    def pause(self, seconds: float) -> None:
+        stop_all_threads(seconds)
+
     def finish(self) -> None:
         self._stop.set()
         ends = time.monotonic() + _PATIENCE_S
@@ -583,6 +616,9 @@ class _Tasks:
         except BaseException as error:
             told = error
         self._notes.add(at, key, told)
+
+    def pause(self, seconds: float) -> None:
+        self._loop.call_soon_threadsafe(time.sleep, seconds)
 
     def finish(self) -> None:
         self._run(self._finish())

@@ -156,9 +156,9 @@ IN_STORE: tuple[Mutant, ...] = (
         """
         late-reply-is-the-next-ones
         -             for _ in range(wire.owed - _replies(lead.calls)):
-        -                 wire.receive(ticket.ends)  # too late for whoever asked
+        -                 wire.receive(ticket.deadline)  # too late for whoever asked
         +             for _ in range(0):
-        +                 wire.receive(ticket.ends)
+        +                 wire.receive(ticket.deadline)
         reply-that-came-twice-is-heard-twice
         - if is_suspicious(strange) or not wire.is_done():
         + if is_suspicious(strange):

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from limen import fork
 from limen.algorithms import STATES, Leases
+from limen.algorithms.last_reading import LastReading, continue_from
 from limen.backends import Change, Correct, Renew, Reset, Shard, Vitals
 from limen.backends.expiring import Expiring
 from limen.clock import Clock
@@ -148,6 +149,29 @@ class MemoryBackend:
             if isinstance(change, Renew):
                 return bool(leases.renew(change.check.limit, now_us, change.holder))
             return bool(leases.release(now_us, change.holder))
+        finally:
+            self._inside = False
+            self._unlock()
+
+    def continue_from(self, check: Check, last: LastReading, free: int, freed: int) -> None:
+        """Charge a key until at most `free` units are left, as of another store's last reading.
+
+        `freed` units of them leave at the reading's `retry_after`. A key that has less left than
+        that stays as it is.
+        """
+        limit = check.limit
+        if not isinstance(limit, Limit):
+            return
+        self._wait_for_lock()
+        self._inside = True
+        try:
+            now_us = self._time_ns() // 1_000
+            key = memory_key(check)
+            known = self._entries.get(key)
+            state = _fresh(limit) if known is None else known
+            continue_from(state, limit, now_us, last, free, freed)
+            if known is None and state.expires_us - state.offset_us > now_us:
+                self._states.add(key, state, now_us)
         finally:
             self._inside = False
             self._unlock()
@@ -336,6 +360,12 @@ def _share_left(state: Any, now_us: int) -> float:
 
 
 _DOORS = frozenset(
-    method.__code__ for method in (MemoryBackend.run, MemoryBackend.run_all, MemoryBackend.change)
+    method.__code__
+    for method in (
+        MemoryBackend.run,
+        MemoryBackend.run_all,
+        MemoryBackend.change,
+        MemoryBackend.continue_from,
+    )
 )
 _OURS = _DOORS | {MemoryBackend._wait_for_lock.__code__, MemoryBackend._take_over.__code__}

@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from limen.backends import Fault, Reset
 from limen.backends.redis import route
 from limen.backends.redis.batch import Packer
+from limen.backends.redis.deadline import Deadline
 from limen.backends.redis.protocol import ServerError, Unfound, fault_of, pack_command
 from limen.backends.redis.sync import RedisBackend
 from limen.backends.redis.sync_lane import Wire
@@ -116,7 +117,7 @@ class _Visit:
         reply: object
         try:
             with closing(self._open(address, sentinel=self._target.kind == "sentinel")) as wire:
-                reply = wire.ask(*command, ends=self._soon())
+                reply = wire.ask(*command, deadline=self._soon())
         except _FAILURES as error:
             reply = error
         self._replies[address] = reply
@@ -153,7 +154,7 @@ class _Visit:
         where = show_address(address)
         try:
             with closing(self._open(address)) as wire:
-                first = wire.ask("PING", ends=self._soon())
+                first = wire.ask("PING", deadline=self._soon())
                 if isinstance(first, ServerError) and not str(first).startswith("NOPERM"):
                     raise first
                 return self._question(wire, address, redis_key(self._namespace, checks[0]))
@@ -204,7 +205,7 @@ class _Visit:
 
     def _ahead_s(self, wire: Wire) -> float | None:
         asked_at = time.time()
-        reply = wire.ask("TIME", ends=self._soon())
+        reply = wire.ask("TIME", deadline=self._soon())
         if not isinstance(reply, list):
             return None
         return int(reply[0]) + int(reply[1]) / 1e6 - (asked_at + time.time()) / 2
@@ -275,16 +276,16 @@ class _Visit:
         )
 
     def _open(self, address: Address, *, sentinel: bool = False) -> Wire:
-        patience_s = max(self._soon() - time.monotonic(), 0.05)
+        patience_s = max(self._soon().left(), 0.05)
         return Wire(open_socket(self._target, address, patience_s, sentinel=sentinel))
 
-    def _soon(self) -> float:
-        return min(time.monotonic() + _STEP_S, self._ends)
+    def _soon(self) -> Deadline:
+        return Deadline(min(_STEP_S, self._ends - time.monotonic()))
 
     def _ask_all(self, wire: Wire, commands: Sequence[tuple[str, ...]]) -> list[object]:
-        ends = self._soon()
-        wire.send(b"".join(map(pack_command, commands)), ends)
-        return [wire.receive(ends) for _ in commands]
+        deadline = self._soon()
+        wire.send(b"".join(map(pack_command, commands)), deadline)
+        return [wire.receive(deadline) for _ in commands]
 
     def _trouble(self, error: Exception, where: str, *, sentinel: bool = False) -> Trouble:
         kind = fault_of(error, "").kind

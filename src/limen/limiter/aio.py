@@ -185,6 +185,8 @@ class AsyncLimiter:
         """Return what `admit` returns, once the store was asked."""
         if isinstance(answer, Fault) or self._observers or not all(map(_ALLOWED, answer)):
             return self._decision(checks, answer, "", charge=True)
+        if self._memory is None:
+            self._guard.record(checks, answer)
         return answer
 
     def _alone_in_memory(self, memory: MemoryBackend, check: Check, limit: Limit) -> Decision:
@@ -223,6 +225,8 @@ class AsyncLimiter:
             self._have_paid()
         else:
             decision = plan.combine(checks, answer, next(self._ids))
+            if self._memory is None:
+                self._guard.record(checks, answer)
         if self._observers and charge:
             plan.notify(self._observers, decision)
         return decision

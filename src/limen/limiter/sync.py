@@ -181,6 +181,8 @@ class Limiter:
             self._have_paid()
         else:
             decision = plan.combine(checks, answer, next(self._ids))
+            if self._memory is None:
+                self._guard.record(checks, answer)
             if self._guard.owed:
                 self._have_paid()  # whoever was to pay may have had no thread
         if self._observers and charge:

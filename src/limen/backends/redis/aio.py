@@ -14,6 +14,7 @@ from limen.backends.redis import across, route, script
 from limen.backends.redis.aio_lane import Lane
 from limen.backends.redis.batch import Again, Answer, Packer, Request, greet
 from limen.backends.redis.breaker import PASSING
+from limen.backends.redis.deadline import ActiveClock
 from limen.backends.redis.protocol import NO_REPLY, fault_of, new_reader, pack_command
 from limen.backends.sampled import SampledLog
 from limen.connect import Address, Opened, Target, open_stream
@@ -29,10 +30,12 @@ _CHUNK = 65_536
 
 
 class Home:
-    """What belongs to one loop: its lanes, and the tasks that nobody waits for."""
+    """What belongs to one loop: its clock, its lanes, and the tasks that nobody waits for."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
+        self.clock: ActiveClock = ActiveClock(deadline)
+        """The clock of all deadlines in this loop."""
         self.lanes: dict[Address, Lane] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
 
@@ -97,7 +100,7 @@ class AsyncRedisBackend:
     ) -> tuple[Reading, ...] | Fault:
         """Decide some checks together, all or nothing; return a reading for each, or why not."""
         home = self._home()
-        ends = home.loop.time() + (within or self._deadline)
+        ends = home.clock.now() + (within or self._deadline)
         if self._packer.is_together(checks):
             reply = await self._ask(home, self._packer.checks(checks, charge, holder), ends)
             return reply if isinstance(reply, Fault) else script.readings(reply)
@@ -116,7 +119,7 @@ class AsyncRedisBackend:
         if prepared is None:
             return await self.run_all(checks, True, "", within)
         home = self._home()
-        reply = await self._ask(home, prepared, home.loop.time() + (within or self._deadline))
+        reply = await self._ask(home, prepared, home.clock.now() + (within or self._deadline))
         return reply if isinstance(reply, Fault) else script.readings(reply)
 
     def run_soon(self, prepared: Request | None, tell: Tell) -> bool:
@@ -135,7 +138,7 @@ class AsyncRedisBackend:
         lane = home.lanes.get(address) or self._lane_to(home, address)
         if lane.breaker.is_open:
             return False
-        lane.stand(_Errand(self, prepared, home.loop.time() + self._deadline, tell))
+        lane.stand(_Errand(self, prepared, home.clock.now() + self._deadline, tell))
         return True
 
     def tell_otherwise(
@@ -162,7 +165,7 @@ class AsyncRedisBackend:
     async def change(self, change: Change) -> bool | Fault:
         """Carry out a change; return whether there was anything to change, or why not."""
         home = self._home()
-        ends = home.loop.time() + self._deadline
+        ends = home.clock.now() + self._deadline
         if isinstance(change, Correct | Reset):
             return await self._drive(home, across.change(self._packer, change), ends)
         reply = await self._ask(home, self._packer.change(change), ends)
@@ -237,7 +240,7 @@ class AsyncRedisBackend:
             if home is None:
                 for ended in [each for each in list(self._homes) if each.is_closed()]:
                     self._homes.pop(ended, None)
-                home = self._homes[loop] = Home(loop)
+                home = self._homes[loop] = Home(loop, self._deadline)
             self._last_home = home
         return home
 
@@ -270,9 +273,9 @@ class AsyncRedisBackend:
                 again = answer
                 tries += self._router.weight(again)
                 if again.pause_s:
-                    await asyncio.sleep(min(again.pause_s, max(ends - home.loop.time(), 0)))
+                    await asyncio.sleep(min(again.pause_s, max(ends - home.clock.now(), 0)))
                 request = self._router.follow(request, again, lane.address)
-                if home.loop.time() >= ends:
+                if home.clock.now() >= ends:
                     break
             else:
                 self._router.suspect(answer)
@@ -286,7 +289,7 @@ class AsyncRedisBackend:
             step = next(steps)
             while True:
                 if step.behind:
-                    later = home.loop.time() + self._deadline
+                    later = home.clock.now() + self._deadline
                     self._leave_behind(home, self._carry_out(home, step, later))
                     step = steps.send(())
                 elif step.undoes:
@@ -335,7 +338,7 @@ class AsyncRedisBackend:
         """Have the cluster's shape looked up, if it is time to; wait only if it was never known."""
         self._keep_shape(home)
         # Not an event: it may be another loop that is looking it up.
-        while self._router.is_unknown_yet and home.loop.time() < ends:  # noqa: ASYNC110
+        while self._router.is_unknown_yet and home.clock.now() < ends:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
 
     def _lane_to(self, home: Home, address: Address) -> Lane:
@@ -347,6 +350,7 @@ class AsyncRedisBackend:
                 address,
                 self._router.where(address),
                 self._deadline,
+                home.clock,
                 self._router.breaker(address),
                 lambda opened: self._tend(home, opened),
             )
@@ -393,7 +397,7 @@ class AsyncRedisBackend:
         if request is None:
             return self._router.owns_nothing(address)
         for seconds in patience_s:
-            answer = await self._ask(home, request, home.loop.time() + seconds, insist=True)
+            answer = await self._ask(home, request, home.clock.now() + seconds, insist=True)
             if isinstance(answer, Fault):
                 return answer
         return None

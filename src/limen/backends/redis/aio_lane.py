@@ -25,13 +25,13 @@ from limen.backends.redis.batch import (
     is_suspicious,
 )
 from limen.backends.redis.breaker import Breaker
+from limen.backends.redis.deadline import ActiveClock
 from limen.backends.redis.protocol import NO_REPLY, Reader, fault_of, new_reader
 from limen.connect import Address, Opened
 
 _MAX_PACKETS = 2
 _WORTH_TWO = 32
-_LATE_S = 0.02
-"""By how much a timer has to be late to show that something has held up the loop."""
+_NEVER_S = float("inf")
 
 
 class Ticket:
@@ -60,6 +60,7 @@ class Place(Protocol):
 
     request: Request
     ends: float
+    """When its deadline passes, on the lane's clock."""
 
     @property
     def is_done(self) -> bool:
@@ -79,11 +80,13 @@ class Lane(asyncio.Protocol):
         address: Address,
         where: str,
         deadline: float,
+        clock: ActiveClock,
         breaker: Breaker,
         on_open: Callable[[Lane], object],
     ) -> None:
         self.address: Address = address
         self.breaker: Breaker = breaker
+        self._clock = clock
         self._on_open = on_open
         self._loop = loop
         self._open_stream = open_stream
@@ -102,8 +105,9 @@ class Lane(asyncio.Protocol):
         """How many packets are under way."""
         self._will_flush = False
         self._timer: asyncio.TimerHandle | None = None
-        self._rings_at = 0.0
-        """When the timer is due. Not every loop's handle can tell."""
+        """Reads the clock once per tick while a request waits."""
+        self._next_end = _NEVER_S
+        """The earliest time at which a deadline may have passed."""
 
     def ask(self, request: Request, ends: float) -> asyncio.Future[Answer]:
         """Stand in line; the future gets the answer, at the latest when the time is over."""
@@ -118,8 +122,11 @@ class Lane(asyncio.Protocol):
             # Not now but soon: what else is ready to run may have something to ask, too.
             self._will_flush = True
             self._loop.call_soon(self._flush)
-        if self._timer is None or self._rings_at > place.ends:
-            self._set_timer(place.ends)
+        if place.ends < self._next_end:
+            self._next_end = place.ends
+            self._set_timer()
+        elif self._timer is None:
+            self._set_timer()
 
     def renew(self) -> None:
         """Have another connection opened as soon as nobody waits for a reply of this one."""
@@ -151,7 +158,7 @@ class Lane(asyncio.Protocol):
                 self._writer = None
         if self._writer is None:
             if self._waiting and self._connecting is None:
-                self._connecting_since = self._loop.time()
+                self._connecting_since = self._clock.now()
                 self._connecting = self._loop.create_task(self._connect())
             return
         # In two halves: the server works on one while this process works on the other. What is
@@ -169,13 +176,10 @@ class Lane(asyncio.Protocol):
             if not ticket.is_done:  # else cancelled, or too late
                 batch.append(ticket)
         if batch:
-            calls, now = calls_of(batch), self._loop.time()
+            calls, now = calls_of(batch), self._clock.now()
             for call in calls:
                 call.sent_at = now
             calls[-1].ends_packet = True
-            if self.breaker.is_alert:
-                due = now + self.breaker.slow_s
-                self._loop.call_at(due, self._find_slow, calls[-1], due)
             self._packets += 1
             self.breaker.batches.add(len(batch))
             self._calls.extend(calls)
@@ -190,7 +194,7 @@ class Lane(asyncio.Protocol):
                 if self._calls[0].asks_first:
                     self._calls[0].asks_first = False
                     continue
-                call, now = self._calls[0], self._loop.time()
+                call, now = self._calls[0], self._clock.now()
                 answers = call.answers(reply, self._where)
                 self._calls.popleft()
                 self._packets -= call.ends_packet
@@ -214,10 +218,6 @@ class Lane(asyncio.Protocol):
             self._will_flush = True
             self._loop.call_soon(self._flush)
 
-    def _find_slow(self, call: Call[Place], due: float) -> None:
-        """See that a call is not answered yet. Who comes late for that was held up, too."""
-        call.is_slow = self._loop.time() <= due + _LATE_S
-
     def _take_note(self, call: Call[Place], strange: Fault | Again | None, now: float) -> None:
         """See what a reply says of the server, and of the connection that brought it.
 
@@ -236,14 +236,11 @@ class Lane(asyncio.Protocol):
             self._lose(wrong, counts=False)
             self._failed(Fault("readonly", f"{self._where}: it takes no writes any more"))
         else:
-            breaker = self.breaker
-            breaker.trips.add(now - call.sent_at)
-            if breaker.is_alert:
-                if breaker.answered(now, call.is_slow):
-                    self._on_open(self)
-            elif now > call.sent_at + breaker.slow_s:
-                # It may have been the loop that was slow: from now on there is a timer beside.
-                breaker.watch(now)
+            breaker, took_s = self.breaker, now - call.sent_at
+            breaker.trips.add(took_s)
+            is_slow = took_s > breaker.slow_s
+            if (is_slow or breaker.is_alert) and breaker.answered(self._loop.time(), is_slow):
+                self._on_open(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell those whose call was under way."""
@@ -290,30 +287,43 @@ class Lane(asyncio.Protocol):
         finally:
             self._connecting = None
 
-    def _set_timer(self, when: float) -> None:
+    def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._rings_at = self._loop.call_at(when, self._expire), when
+        left_s = max(self._next_end - self._clock.now(), 0.0)
+        self._timer = self._loop.call_later(min(left_s, self._clock.tick_s), self._tick)
 
-    def _expire(self) -> None:
-        """Tell those whose time is over. One timer serves all: it is set anew when it rings."""
+    def _tick(self) -> None:
+        """Read the clock, and expire the requests whose deadline has passed.
+
+        After a pause of this process the clock has hardly advanced: the replies that arrived
+        meanwhile are read before any deadline passes.
+        """
         self._timer = None
-        now = self._loop.time()
-        if now > self._rings_at + _LATE_S:
-            # The loop was held up, and connecting with it: that says nothing of the server.
-            self._connecting_since = now
+        now = self._clock.now()
+        if self.is_idle:
+            self._next_end = _NEVER_S
+        over = self._expire(now) if now >= self._next_end else []
+        if self._next_end < _NEVER_S:
+            self._set_timer()
+        # At last: whoever is told may stand in line again, with a time of its own.
+        for ticket, told in over:
+            ticket.tell(told)
+
+    def _expire(self, now: float) -> list[tuple[Place, Fault]]:
+        """Return the requests whose deadline has passed, and set the next end."""
         fault = Fault("timeout", f"{self._where}: no answer in time")
         unsent = structs.replace(fault, unsent=True)
         sent = [(ticket, fault) for call in self._calls for ticket in call.waiters]
-        next_end = None
+        self._next_end = _NEVER_S
         over: list[tuple[Place, Fault]] = []
         for ticket, told in [*sent, *[(ticket, unsent) for ticket in self._waiting]]:
             if ticket.is_done:
                 continue
             if ticket.ends <= now:
                 over.append((ticket, told))
-            elif next_end is None or ticket.ends < next_end:
-                next_end = ticket.ends
+            elif ticket.ends < self._next_end:
+                self._next_end = ticket.ends
         if self._connecting and now >= self._connecting_since + self.breaker.slow_s:
             self._connecting_since = now
             self._failed(fault)
@@ -323,10 +333,6 @@ class Lane(asyncio.Protocol):
             is_overdue = self._calls[0].sent_at + self._deadline
             if now >= is_overdue:
                 self._lose(fault)
-            elif next_end is None or is_overdue < next_end:
-                next_end = is_overdue
-        if next_end is not None:
-            self._set_timer(next_end)
-        # At last: whoever is told may stand in line again, with a time of its own.
-        for ticket, told in over:
-            ticket.tell(told)
+            elif is_overdue < self._next_end:
+                self._next_end = is_overdue
+        return over

@@ -93,8 +93,6 @@ class Call(Struct, Generic[Waiter]):
     sent_at: float = 0.0
     ends_packet: bool = False
     """Whether it is the last of those that were sent together."""
-    is_slow: bool = False
-    """Whether somebody saw that it was not answered in good time."""
 
     def encode(self) -> bytes:
         """Return the command as it is sent, behind ASKING where that is needed."""

@@ -84,13 +84,6 @@ class Breaker:
             self.batches.spread,
         )
 
-    def watch(self, now: float) -> None:
-        """Have the next answers counted, and timed: one was slow, or whoever waited for it was."""
-        with self._lock:
-            if not self.is_alert:
-                self._window_ends, self._calls, self._bad = now + _WINDOW_S, 0, 0
-                self.is_alert = True
-
     def answered(self, now: float, is_slow: bool) -> bool:
         """Take note of an answer; return whether that opened it.
 

@@ -13,6 +13,7 @@ from limen.backends import Change, Correct, Fault, Reset, Shard
 from limen.backends.redis import across, route, script
 from limen.backends.redis.batch import Again, Packer, Request, greet
 from limen.backends.redis.breaker import PASSING
+from limen.backends.redis.deadline import Deadline
 from limen.backends.redis.protocol import fault_of
 from limen.backends.redis.sync_lane import Lane, Ticket, Wire
 from limen.backends.redis.sync_several import finish_all
@@ -61,19 +62,20 @@ class RedisBackend:
         within: float | None = None,
     ) -> tuple[Reading, ...] | Fault:
         """Decide some checks together, all or nothing; return a reading for each, or why not."""
-        ends = time.monotonic() + (within or self._deadline)
+        deadline = Deadline(within or self._deadline)
         if self._packer.is_together(checks):
-            reply = self._ask(self._packer.checks(checks, charge, holder), ends)
+            reply = self._ask(self._packer.checks(checks, charge, holder), deadline)
             return reply if isinstance(reply, Fault) else script.readings(reply)
         receipt_id = f"{next(self._receipt_ids):016x}"
-        return self._drive(across.decide(self._packer, checks, charge, holder, receipt_id), ends)
+        steps = across.decide(self._packer, checks, charge, holder, receipt_id)
+        return self._drive(steps, deadline)
 
     def change(self, change: Change) -> bool | Fault:
         """Carry out a change; return whether there was anything to change, or why not."""
-        ends = time.monotonic() + self._deadline
+        deadline = Deadline(self._deadline)
         if isinstance(change, Correct | Reset):
-            return self._drive(across.change(self._packer, change), ends)
-        reply = self._ask(self._packer.change(change), ends)
+            return self._drive(across.change(self._packer, change), deadline)
+        reply = self._ask(self._packer.change(change), deadline)
         return reply if isinstance(reply, Fault) else bool(reply[1])
 
     def ping(self) -> Fault | None:
@@ -103,15 +105,15 @@ class RedisBackend:
         for lane in self._lanes.values():
             lane.close()
 
-    def _ask(self, request: Request, ends: float, *, insist: bool = False) -> bytes | Fault:
+    def _ask(self, request: Request, deadline: Deadline, *, insist: bool = False) -> bytes | Fault:
         tries, again = 0, Again()
         while tries < route.MAX_TRIES:
             if self._router.moves:
-                self._know_shape(ends)
+                self._know_shape(deadline)
             lane = self._lane(request, insist=insist)
             if isinstance(lane, Fault):
                 return lane
-            ticket = Ticket(request, ends)
+            ticket = Ticket(request, deadline)
             try:
                 lane.start(ticket)
                 answer = lane.finish(ticket)
@@ -123,20 +125,20 @@ class RedisBackend:
             if isinstance(answer, Again):
                 again = answer
                 tries += self._router.weight(again)
-                request = self._follow(request, again, lane, ends)
-                if time.monotonic() >= ends:
+                request = self._follow(request, again, lane, deadline)
+                if deadline.left() <= 0:
                     break
             else:
                 self._router.suspect(answer)
                 return answer
         return self._router.no_end(again)
 
-    def _ask_all(self, requests: Sequence[Request], ends: float) -> list[bytes | Fault]:
+    def _ask_all(self, requests: Sequence[Request], deadline: Deadline) -> list[bytes | Fault]:
         """Ask for all of them at the same time."""
-        tickets = [Ticket(request, ends) for request in requests]
+        tickets = [Ticket(request, deadline) for request in requests]
         by_lane: dict[Lane, list[Ticket]] = {}
         if self._router.clustered:
-            self._know_shape(ends)
+            self._know_shape(deadline)
         for ticket in tickets:
             lane = self._lane(ticket.request)
             if isinstance(lane, Fault):
@@ -148,7 +150,7 @@ class RedisBackend:
                 for ticket in started:
                     ticket.is_elsewhere = len(by_lane) > 1
                 lane.start(*started)
-            finish_all(by_lane, ends)
+            finish_all(by_lane, deadline)
         except BaseException as error:
             for lane, started in by_lane.items():
                 for ticket in started:
@@ -159,14 +161,17 @@ class RedisBackend:
             answer = ticket.answer
             if isinstance(answer, Again):
                 [lane] = [each for each, own in by_lane.items() if ticket in own]
-                answer = self._ask(self._follow(ticket.request, answer, lane, ends), ends)
+                request = self._follow(ticket.request, answer, lane, deadline)
+                answer = self._ask(request, deadline)
             assert answer is not None
             if isinstance(answer, Fault):
                 self._router.suspect(answer)
             answers.append(answer)
         return answers
 
-    def _drive(self, steps: Generator[across.Step, Sequence[bytes | Fault], T], ends: float) -> T:
+    def _drive(
+        self, steps: Generator[across.Step, Sequence[bytes | Fault], T], deadline: Deadline
+    ) -> T:
         try:
             step = next(steps)
             while True:
@@ -175,16 +180,18 @@ class RedisBackend:
                         self._carry_out(step)
                     step = steps.send(())
                 else:
-                    step = steps.send(self._carry_out(step, ends))
+                    step = steps.send(self._carry_out(step, deadline))
         except StopIteration as done:
             result: T = done.value
             return result
 
-    def _carry_out(self, step: across.Step, ends: float | None = None) -> list[bytes | Fault]:
+    def _carry_out(
+        self, step: across.Step, deadline: Deadline | None = None
+    ) -> list[bytes | Fault]:
         refusal = self._foreseen(step) if step.reserves else None
         if refusal is not None:
             return [refusal] * len(step.requests)
-        replies = self._ask_all(step.requests, ends or time.monotonic() + self._deadline)
+        replies = self._ask_all(step.requests, deadline or Deadline(self._deadline))
         lost = step.lost(replies)
         if lost:
             with self._mutex:
@@ -192,14 +199,18 @@ class RedisBackend:
             self._log.warn("lost", f"{len(lost)} charges were not given back: {lost[0]}")
         return replies
 
-    def _know_shape(self, ends: float) -> None:
+    def _know_shape(self, deadline: Deadline) -> None:
         """Have the cluster's shape looked up, if it is time to; wait only if it was never known."""
+        self._refresh_if_due()
+        while self._router.is_unknown_yet and deadline.left() > 0:
+            if self._looked_up.wait(deadline.next_wait()):
+                break
+
+    def _refresh_if_due(self) -> None:
         with self._mutex:
             due = self._router.should_refresh(time.monotonic())
         if due and not _start(self._refresh_behind):
             self._router.refreshed(time.monotonic())
-        if self._router.is_unknown_yet:
-            self._looked_up.wait(max(ends - time.monotonic(), 0))
 
     def _lane(self, request: Request, *, insist: bool = False) -> Lane | Fault:
         """Return the way to whom a request is for; if that one is left alone, say so instead."""
@@ -253,7 +264,7 @@ class RedisBackend:
                 where = self._router.where(lane.address)
                 self._log.warn(f"back {where}", f"{where}: it answers again")
             else:
-                self._know_shape(now())
+                self._refresh_if_due()
             took_s = now() - start
 
     def _probe(
@@ -264,14 +275,14 @@ class RedisBackend:
         if request is None:
             return self._router.owns_nothing(address)
         for seconds in patience_s:
-            answer = self._ask(request, time.monotonic() + seconds, insist=True)
+            answer = self._ask(request, Deadline(seconds), insist=True)
             if isinstance(answer, Fault):
                 return answer
         return None
 
-    def _follow(self, request: Request, again: Again, lane: Lane, ends: float) -> Request:
+    def _follow(self, request: Request, again: Again, lane: Lane, deadline: Deadline) -> Request:
         if again.pause_s:
-            time.sleep(min(again.pause_s, max(ends - time.monotonic(), 0)))
+            time.sleep(min(again.pause_s, max(deadline.left(), 0)))
         return self._router.follow(request, again, lane.address)
 
     def _refresh_behind(self) -> None:
@@ -315,7 +326,7 @@ class RedisBackend:
         try:
             wire = Wire(open_socket(self._target, address, seconds, sentinel=sentinel))
             try:
-                return wire.ask(*command, ends=time.monotonic() + seconds)
+                return wire.ask(*command, deadline=Deadline(seconds))
             finally:
                 wire.close()
         except Exception as error:
@@ -333,7 +344,7 @@ class RedisBackend:
             )
             command = next(greeting)
             while True:
-                reply = wire.ask(*command, ends=time.monotonic() + self._router.connect_s)
+                reply = wire.ask(*command, deadline=Deadline(self._router.connect_s))
                 command = greeting.send(reply)
         except StopIteration as done:
             self._router.met(address)

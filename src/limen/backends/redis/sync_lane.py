@@ -30,6 +30,7 @@ from limen.backends.redis.batch import (
     is_suspicious,
 )
 from limen.backends.redis.breaker import Breaker
+from limen.backends.redis.deadline import Deadline
 from limen.backends.redis.protocol import NO_REPLY, fault_of, new_reader, pack_command
 from limen.connect import Address
 from limen.cores import cores
@@ -81,27 +82,22 @@ class Wire:
         self.owes_since: float = 0.0
         """Since when there is one to come."""
 
-    def send(self, packet: bytes, ends: float, replies: int = 1) -> None:
+    def send(self, packet: bytes, deadline: Deadline, replies: int = 1) -> None:
         """Write it all, or raise."""
         self.owed += replies
         if self._poll is None or len(packet) > _CHUNK:
             # What is shorter fits into the kernel's buffer: it never waits.
-            self.socket.settimeout(max(ends - time.monotonic(), 0.001))
+            self.socket.settimeout(max(deadline.left(), 0.001))
         self.socket.sendall(packet)
         self._sent_at = time.perf_counter()
         if self._usual_s > _WATCHED_S:
             self._slept = (self._slept + 1) % _SLEPT
         self._looks_out = not self._slept
 
-    def receive(self, ends: float) -> object:
+    def receive(self, deadline: Deadline) -> object:
         """Return the next of the replies that are owed; an error of the server is one too."""
         while (reply := self._reader.gets()) is NO_REPLY:
-            left_s = max(ends - time.monotonic(), 0.001)
-            if self._poll is None:
-                self.socket.settimeout(left_s)
-            elif not self._watch() and not self._poll.poll(left_s * 1_000):
-                raise TimeoutError("timed out")
-            data = self.socket.recv(_CHUNK)
+            data = self._read(deadline)
             if not data:
                 raise ConnectionError("the server closed the connection")
             if self._looks_out:
@@ -110,6 +106,30 @@ class Wire:
             self._reader.feed(data)
         self.owed -= 1
         return reply
+
+    def _read(self, deadline: Deadline) -> bytes:
+        """Return bytes that have arrived, or raise TimeoutError when the deadline has passed.
+
+        Waits for one tick at a time, so that the deadline notices a pause of this process; what
+        has arrived meanwhile is read first.
+        """
+        if self._poll is not None and self._watch():
+            return self.socket.recv(_CHUNK)
+        while True:
+            wait_s = max(deadline.next_wait(), 0.001)
+            if self._poll is not None:
+                if self._poll.poll(wait_s * 1_000):
+                    return self.socket.recv(_CHUNK)
+            else:
+                self.socket.settimeout(wait_s)
+                waits_until = time.monotonic() + wait_s
+                try:
+                    return self.socket.recv(_CHUNK)
+                except TimeoutError:
+                    if time.monotonic() < waits_until - _EARLY_S:
+                        raise  # not the socket's own: see `_was_thrown_in`
+            if deadline.left() <= 0:
+                raise TimeoutError("timed out")
 
     def _watch(self) -> bool:
         """Look out for a reply that should be here in a moment; return whether it is.
@@ -129,10 +149,10 @@ class Wire:
         """Return whether nothing is left that was not asked for."""
         return not self._reader.has_data()
 
-    def ask(self, *command: str, ends: float) -> object:
+    def ask(self, *command: str, deadline: Deadline) -> object:
         """Send one command and return its reply."""
-        self.send(pack_command(command), ends)
-        return self.receive(ends)
+        self.send(pack_command(command), deadline)
+        return self.receive(deadline)
 
     def is_fresh(self) -> bool:
         """Return whether it can be trusted. What can be read before anything was asked cannot."""
@@ -150,7 +170,7 @@ class Wire:
 class Lead:
     """The right to use a lane's connection, and what is done with it. One at a time is current."""
 
-    __slots__ = ("batch", "calls", "is_sent", "sent_at", "until", "wire")
+    __slots__ = ("batch", "calls", "is_sent", "left_s", "sent_at", "until", "wire")
 
     def __init__(self, until: float, wire: Wire | None) -> None:
         self.until: float = until
@@ -159,6 +179,8 @@ class Lead:
         self.batch: list[Ticket] = []
         self.calls: list[Call[Ticket]] = []
         self.sent_at: float = 0.0
+        self.left_s: float = 0.0
+        """What its leader's deadline had left when it was sent."""
         self.is_sent: bool = False
         """Whether there are replies to read."""
 
@@ -172,11 +194,11 @@ class Lead:
 class Ticket:
     """A caller's place in a lane."""
 
-    __slots__ = ("answer", "ends", "gate", "is_elsewhere", "is_unsent", "lead", "request")
+    __slots__ = ("answer", "deadline", "gate", "is_elsewhere", "is_unsent", "lead", "request")
 
-    def __init__(self, request: Request, ends: float) -> None:
+    def __init__(self, request: Request, deadline: Deadline) -> None:
         self.request: Request = request
-        self.ends: float = ends
+        self.deadline: Deadline = deadline
         self.answer: Answer | None = None
         self.gate: Any = None
         """A lock that opens when there is an answer, or the lead; None for who never waited."""
@@ -259,7 +281,7 @@ class Lane:
             if self._lead is not None:
                 self._stand(first)
                 return
-            first.lead = self._new_lead(first.ends)
+            first.lead = self._new_lead(time.monotonic() + first.deadline.left())
         self._send(first, first.lead)
 
     def finish(self, ticket: Ticket) -> Answer:
@@ -315,17 +337,17 @@ class Lane:
                     while self._waiting and len(batch) < MAX_REQUESTS:
                         batch.append(self._waiting.popleft())
             lead.calls = calls_of(batch)
-            lead.sent_at = time.monotonic()
+            lead.sent_at, lead.left_s = time.monotonic(), ticket.deadline.left()
             if not wire.owed:
                 wire.owes_since = lead.sent_at
             packet = b"".join([call.encode() for call in lead.calls])
-            wire.send(packet, ticket.ends, _replies(lead.calls))
+            wire.send(packet, ticket.deadline, _replies(lead.calls))
             lead.is_sent = True
             self.breaker.batches.add(len(batch))
         except BaseException as error:
             if ticket.lead is lead:
                 self._break_off(ticket, lead, error)
-            if _was_thrown_in(error, ticket.ends):
+            if _was_thrown_in(error, ticket.deadline):
                 raise
 
     def _receive(self, ticket: Ticket, lead: Lead) -> None:
@@ -335,12 +357,12 @@ class Lane:
             assert wire is not None
             strange: Fault | Again | None = None
             for _ in range(wire.owed - _replies(lead.calls)):
-                wire.receive(ticket.ends)  # too late for whoever asked
+                wire.receive(ticket.deadline)  # too late for whoever asked
                 wire.owes_since = lead.sent_at
             for call in lead.calls:
-                reply = wire.receive(ticket.ends)
+                reply = wire.receive(ticket.deadline)
                 if call.asks_first:
-                    reply = wire.receive(ticket.ends)
+                    reply = wire.receive(ticket.deadline)
                 for waiter, answer in call.answers(reply, self._where):
                     if not isinstance(answer, bytes) and not is_suspicious(strange):
                         strange = answer
@@ -350,9 +372,9 @@ class Lane:
                 # A wrong server; or one that says more, or else, than it was asked: what comes
                 # next might be taken for the answer to something else.
                 lead.drop_wire()
-            self._take_note(lead.sent_at, wire.used_at, strange)
+            self._take_note(lead.left_s - ticket.deadline.left(), strange)
         except BaseException as error:
-            if _was_thrown_in(error, ticket.ends):
+            if _was_thrown_in(error, ticket.deadline):
                 self._break_off(ticket, lead, error)
                 raise
             if isinstance(error, TimeoutError):
@@ -376,17 +398,17 @@ class Lane:
             self._failed(fault)
         self._end(ticket, lead, fault)
 
-    def _take_note(self, sent_at: float, now: float, strange: Fault | Again | None) -> None:
-        """See what a reply says of the server."""
+    def _take_note(self, took_s: float, strange: Fault | Again | None) -> None:
+        """See what a reply, and the time it took, says of the server."""
         if isinstance(strange, Fault):
             self._failed(strange)
         elif is_suspicious(strange):
             self._failed(Fault("readonly", f"{self._where}: it takes no writes any more"))
         else:
-            breaker, took_s = self.breaker, now - sent_at
+            breaker = self.breaker
             breaker.trips.add(took_s)
             is_slow = took_s > breaker.slow_s
-            if (is_slow or breaker.is_alert) and breaker.answered(now, is_slow):
+            if (is_slow or breaker.is_alert) and breaker.answered(time.monotonic(), is_slow):
                 self._on_open(self)
 
     def _failed(self, fault: Fault) -> None:
@@ -397,7 +419,7 @@ class Lane:
         """End a call that failed half-way. Its connection may yet bring the replies: drop it."""
         lead.drop_wire()
         fault = structs.replace(fault_of(error, self._where), unsent=not lead.sent_at)
-        if not _was_thrown_in(error, ticket.ends):
+        if not _was_thrown_in(error, ticket.deadline):
             self._failed(fault)
         self._end(ticket, lead, fault)
 
@@ -421,7 +443,7 @@ class Lane:
                 return
             following = self._newest()
             following.is_unsent = True
-            following.lead = self._new_lead(following.ends)
+            following.lead = self._new_lead(time.monotonic() + self._deadline)
         following.gate.release()
 
     def _newest(self) -> Ticket:
@@ -435,8 +457,10 @@ class Lane:
 
     def _wait(self, ticket: Ticket) -> None:
         """Wait for an answer, or for the lead; until the time is over."""
+        deadline = ticket.deadline
         try:
-            ticket.gate.acquire(timeout=max(ticket.ends - time.monotonic(), 0))
+            while not ticket.gate.acquire(timeout=deadline.next_wait()) and deadline.left() > 0:
+                pass
         except BaseException:
             # Nobody will stand here any more: a lead that was handed over goes on to the next.
             lead = self._step_out(ticket)
@@ -446,7 +470,7 @@ class Lane:
         if ticket.answer is not None:
             return
         lead = self._step_out(ticket)
-        if lead is not None and ticket.ends > time.monotonic():
+        if lead is not None and deadline.left() > 0:
             self._send(ticket, lead)
             return
         if ticket.answer is None:
@@ -522,7 +546,7 @@ class Lane:
         self._hand_on(None, lead)
 
 
-def _was_thrown_in(error: BaseException, ends: float) -> bool:
+def _was_thrown_in(error: BaseException, deadline: Deadline) -> bool:
     """Return whether an error is not of our doing: a worker's time-out, say, of its signal handler.
 
     That one is for whoever called. What goes wrong here has the number of an error of the system,
@@ -533,7 +557,7 @@ def _was_thrown_in(error: BaseException, ends: float) -> bool:
         return False
     if not isinstance(error, Exception) or type(error).__module__.partition(".")[0] not in _OURS:
         return True
-    return isinstance(error, TimeoutError) and time.monotonic() < ends - _EARLY_S
+    return isinstance(error, TimeoutError) and deadline.left() > _EARLY_S
 
 
 def _replies(calls: list[Call[Ticket]]) -> int:

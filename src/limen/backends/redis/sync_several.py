@@ -8,8 +8,8 @@ taken. What is not seen to is a server that stops in the middle of a reply, or o
 from __future__ import annotations
 
 import selectors
-import time
 
+from limen.backends.redis.deadline import Deadline
 from limen.backends.redis.sync_lane import Lane, Ticket
 
 _GLANCE_S = 0.002
@@ -18,18 +18,18 @@ _GLANCE_S = 0.002
 Place = tuple[Lane, Ticket]
 
 
-def finish_all(by_lane: dict[Lane, list[Ticket]], ends: float) -> None:
-    """Bring tickets that were started to their answers; `ends` is when their time is over."""
+def finish_all(by_lane: dict[Lane, list[Ticket]], deadline: Deadline) -> None:
+    """Bring tickets that were started to their answers; all of them have this deadline."""
     left = [(lane, ticket) for lane, started in by_lane.items() for ticket in started]
     while left := [each for each in left if each[1].answer is None]:
-        for lane, ticket in _up(left, ends):
+        for lane, ticket in _up(left, deadline):
             lane.step(ticket)
 
 
-def _up(left: list[Place], ends: float) -> list[Place]:
+def _up(left: list[Place], deadline: Deadline) -> list[Place]:
     """Return for which of them there is something to do now; wait for a moment if for none."""
-    left_s = ends - time.monotonic()
-    if len(left) == 1 or left_s <= 0:
+    wait_s = deadline.next_wait()
+    if len(left) == 1 or wait_s <= 0:
         # There is nothing else to do than to wait; or no time.
         return left
     leads = [each for each in left if each[1].lead is not None]
@@ -37,10 +37,10 @@ def _up(left: list[Place], ends: float) -> list[Place]:
     if unsent or (leads and len({lane for lane, _ in left}) == 1):
         return unsent or leads
     if leads:
-        return _readable(leads, left_s if len(leads) == len(left) else min(left_s, _GLANCE_S))
+        return _readable(leads, wait_s if len(leads) == len(left) else min(wait_s, _GLANCE_S))
     # Others lead. Where the next answer comes is not known, but each opens a gate: it stays open.
     gate = left[0][1].gate
-    if gate.acquire(timeout=min(left_s, _GLANCE_S)):
+    if gate.acquire(timeout=min(wait_s, _GLANCE_S)):
         gate.release()
         return left[:1]
     return []
