@@ -23,7 +23,7 @@ from limen.backends.memory import MemoryBackend
 from limen.backends.sampled import SampledLog
 from limen.clock import SteadyClock
 from limen.errors import StoreError
-from limen.last_readings import LastReadings, place
+from limen.last_readings import LastReadings, StateId, state_id
 from limen.model import (
     MAX_COST,
     UNCHARGED,
@@ -64,7 +64,7 @@ class Guard:
     def after_fork(self) -> None:
         """Leave the other process its debts."""
         self._lock = threading.Lock()
-        self.owed: dict[tuple[str, str | None], Check] = {}
+        self.owed: dict[StateId, Check] = {}
         """What was charged here and nowhere else: a check at the cost of all of it."""
         self._paying_until = float("-inf")
         self._ids = receipt_ids()
@@ -161,7 +161,7 @@ class Guard:
                 self._add(check)
 
     def _add(self, check: Check) -> None:
-        key = place(check)
+        key = state_id(check)
         with self._lock:
             known = self.owed.get(key)
             if known is not None:
@@ -172,7 +172,7 @@ class Guard:
 
     def _let_off(self, check: Check, units: int) -> None:
         """Owe so many units less."""
-        key = place(check)
+        key = state_id(check)
         with self._lock:
             known = self.owed.get(key)
             if known is not None and known.cost > units:

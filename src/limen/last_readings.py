@@ -10,14 +10,15 @@ import time
 from collections.abc import Sequence
 
 from limen.algorithms.last_reading import LastReading
-from limen.keys import memory_key
 from limen.model import Check, Limit, Reading
 
 _MAX_RECENT = 10_000
 """How many keys one generation holds. There are two, so up to twice as many are remembered."""
+_MAX_KEY = 1_024
+"""Longer keys are not remembered, so that the table takes a bounded amount of memory."""
 
-Place = tuple[str, str | None]
-_Entry = tuple[float, int, int, Reading]
+StateId = str | tuple[str, str]
+_Entry = tuple[float, Check, Reading]
 
 
 class LastReadings:
@@ -28,8 +29,8 @@ class LastReadings:
     """
 
     def __init__(self) -> None:
-        self._recent: dict[Place, _Entry] = {}
-        self._older: dict[Place, _Entry] = {}
+        self._recent: dict[StateId, _Entry] = {}
+        self._older: dict[StateId, _Entry] = {}
 
     def __len__(self) -> int:
         return len(self._recent) + len(self._older)
@@ -38,27 +39,31 @@ class LastReadings:
         """Keep what the store said about each check. Slots are not kept."""
         now_s, recent = time.monotonic(), self._recent
         for check, reading in zip(checks, readings, strict=True):
-            limit = check.limit
+            limit, key, subject = check.limit, check.key, check.subject
             # Without a time to reset, nothing is counted, or a shadow check could not be read.
-            if type(limit) is Limit and reading[3]:
-                recent[place(check)] = (now_s, limit.capacity, check.cost, reading)
+            if type(limit) is Limit and reading[3] and len(key) <= _MAX_KEY:
+                # As `state_id` does, without the call: this runs at every decision.
+                state = limit.identity + key
+                recent[state if subject is None else (state, subject)] = (now_s, check, reading)
         if len(recent) >= _MAX_RECENT:
             self._recent, self._older = {}, recent
 
     def take(self, check: Check) -> LastReading | None:
         """Remove and return the last reading of a check; None without one that still holds."""
-        key = place(check)
+        key = state_id(check)
         older = self._older.pop(key, None)
         entry = self._recent.pop(key, None) or older
         if entry is None:
             return None
-        read_s, capacity, cost, reading = entry
+        read_s, asked, reading = entry
         age_us = int((time.monotonic() - read_s) * 1e6)
         if age_us >= reading[3]:
             return None
-        return LastReading(age_us, capacity - reading[1], reading, cost)
+        capacity = asked.limit.capacity if isinstance(asked.limit, Limit) else 0
+        return LastReading(age_us, capacity - reading[1], reading, asked.cost)
 
 
-def place(check: Check) -> Place:
-    """Return where a check is counted: in the store, the subject is part of the key."""
-    return memory_key(check), check.subject
+def state_id(check: Check) -> StateId:
+    """Return what identifies the state of a check in one namespace of a store."""
+    state = check.limit.identity + check.key
+    return state if check.subject is None else (state, check.subject)
