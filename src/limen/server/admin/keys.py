@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
@@ -32,12 +31,11 @@ class Keys:
 
     async def explain_request(self, request: Request, asked: ToExplain) -> Explained:
         """Say of every rule whether it applies to a request, and why. Nothing is charged."""
-        rules = self._service.engine.rules
+        rules, caller = self._service.engine.rules, caller_of(request)
         if asked.document is not None:
-            rules = await asyncio.to_thread(document.parse, asked.document)
+            rules = await self._desk.compute(caller, document.parse, asked.document)
         said = await self._peek(request, asked.attributes, asked.cost, rules)
-        verdict = msgspec.to_builtins(said)
-        return await asyncio.to_thread(_explained, rules, asked.attributes, verdict)
+        return await self._desk.compute(caller, _explained, rules, asked.attributes, said)
 
     async def inspect_key(self, request: Request, asked: ToInspect) -> Response:
         """Say where a key stands under every limit. The answer is that of `/v1/usage`, and nothing
@@ -58,14 +56,18 @@ class Keys:
         # Written down before it is done, and not before it can be: nobody resets past the audit.
         await service.limiter.ping()
         subject = f"rule {', '.join(met)}; {edits.told(asked.attributes)}"[:MAX_SUBJECT]
-        author = caller_of(request).name
-        await service.books.record("reset", subject, author, asked.comment)
+        caller = caller_of(request)
+        await self._desk.write(
+            caller, lambda books: books.record("reset", subject, caller.name, asked.comment)
+        )
         return WasReset(rules=list(await service.engine.reset(asked.attributes, rule)))
 
     async def _peek(
         self, request: Request, facts: dict[str, str], cost: int, rules: RuleSet
     ) -> Any:
-        asked = ask(rules, facts, cost, time.time_ns(), slots=True)
+        asked = await self._desk.compute(
+            caller_of(request), lambda: ask(rules, facts, cost, time.time_ns(), slots=True)
+        )
         decision = None
         if asked.checks:
             decision = await self._service.limiter.ask(tuple(asked.checks), charge=False)
@@ -85,14 +87,14 @@ def install(door: Door, desk: Desk) -> None:
     door.add("editor", "POST", "/keys/reset", keys.reset_key, also=(503,))
 
 
-def _explained(rules: RuleSet, facts: dict[str, str], verdict: dict[str, Any]) -> Explained:
+def _explained(rules: RuleSet, facts: dict[str, str], said: Any) -> Explained:
     found = explain(rules, facts, time.time())
     return Explained(
         version=rules.version,
         exempt=[each.name for each in found.exempt],
         unused=sorted(facts.keys() - attributes(rules)),
         rules=[_account(each) for each in found.accounts],
-        verdict=verdict,
+        verdict=msgspec.to_builtins(said),
     )
 
 
