@@ -6,7 +6,7 @@ Decisions, health and small admin requests run on the event loop. The rest runs 
 |---|---|---|---|
 | `compute` | read large bodies; validate, explain, compare and summarize rules; insight | 2 | 1 |
 | `database` | transactions of the admin API | 8 | 2 |
-| `switch` | the file of the kill switch, and nothing else | 2 | 1 |
+| `switch` | the kill switch: its requests and its file, and nothing else | 2 | 1 |
 
 asyncio's default executor is left to `/metrics` and to the files of insight. Rules and the kill
 switch are followed on the thread `limen-rules`, which has its own event loop.

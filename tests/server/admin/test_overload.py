@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -114,11 +115,13 @@ def test_long_work_delays_neither_kill_switch_nor_metrics_nor_rules(
 ) -> None:
     service, bearer = busy
     assert not is_allowed(service)
-    asked = ("/admin/v1/rules/validate", bearer)
-    with under_way(service, 6, *asked, method="POST", body=long_work()) as waiting:
-        turned, took_s = timed(
-            service, "/admin/v1/kill-switch", BEARER, method="PUT", body={"on": True}
-        )
+    path, work = "/admin/v1/rules/validate", long_work()
+    with (
+        under_way(service, 6, path, bearer, method="POST", body=work) as waiting,
+        under_way(service, 6, path, viewer(service), method="POST", body=work),
+    ):
+        body = b'{"on": true}' + b" " * 70_000
+        turned, took_s = timed(service, "/admin/v1/kill-switch", BEARER, method="PUT", body=body)
         assert (turned.status, took_s < SOON_S) == (200, True), took_s
         until(lambda: is_allowed(service), SOON_S)
         metrics, took_s = timed(service, "/metrics")
@@ -183,7 +186,7 @@ def test_kill_switch_works_at_once_while_postgresql_hangs(
 ) -> None:
     service, bearer = on_postgres
     server.pause()
-    with under_way(service, 40, "/admin/v1/rules", bearer):
+    with under_way(service, 40, "/admin/v1/rules", bearer) as waiting:
         turned, took_s = timed(
             service, "/admin/v1/kill-switch", BEARER, method="PUT", body={"on": True}
         )
@@ -192,6 +195,8 @@ def test_kill_switch_works_at_once_while_postgresql_hangs(
         until(lambda: is_allowed(service), SOON_S)
         until(lambda: health(service)["status"] == "degraded", 10)
         assert {"source", "tokens"} & set(health(service)["trouble"])
+        statuses = Counter(each.response().status for each in waiting)
+        assert statuses == {429: 8, 503: 32}
     service.signal(signal.SIGTERM)
     assert service.code(12) == 0
 

@@ -38,7 +38,7 @@ def admin_app(service: Service) -> FastAPI:
     )
     app.state.access = service.access
     app.state.live = Live(service)
-    app.state.compute = service.pools.compute
+    app.state.pools = service.pools
     app.state.requests = PerToken(MAX_REQUESTS, "requests in progress")
     app.add_middleware(_Framed)
     problems.install(app)

@@ -53,8 +53,8 @@ def caller_of(request: Request) -> Caller:
 class Guarded(APIRoute):
     """A route that lets in who may, reads the body as JSON, and only then does what it is for."""
 
-    is_counted: ClassVar[bool] = True
-    """Whether its requests count towards `MAX_REQUESTS`."""
+    is_urgent: ClassVar[bool] = False
+    """Whether it waits for no other request of its token, and is no part of `MAX_REQUESTS`."""
 
     def get_route_handler(self) -> Handler:
         """Return the route with its guard in front."""
@@ -67,8 +67,9 @@ class Guarded(APIRoute):
             caller = request.state.caller = admit(state.access, request.scope, rank)
             if not takes_any:
                 _check_query(request, fields)
-            with state.requests.hold(caller.token) if self.is_counted else nullcontext():
-                return await handle(await _read(request, state.compute))
+            pool = state.pools.switch if self.is_urgent else state.pools.compute
+            with nullcontext() if self.is_urgent else state.requests.hold(caller.token):
+                return await handle(await _read(request, pool))
 
         return guarded
 
@@ -76,7 +77,7 @@ class Guarded(APIRoute):
 class Urgent(Guarded):
     """A route that answers however many requests its token has in progress."""
 
-    is_counted = False
+    is_urgent = True
 
 
 def rank_of(route: APIRoute) -> Rank:
@@ -157,7 +158,7 @@ class _Read(Request):
         return self.said
 
 
-async def _read(request: Request, compute: Pool) -> Request:
+async def _read(request: Request, pool: Pool) -> Request:
     body = await request.body()
     # Whatever it says it is: nothing else than JSON is taken, here or under /v1.
     headers = [each for each in request.scope["headers"] if each[0] != b"content-type"]
@@ -167,7 +168,7 @@ async def _read(request: Request, compute: Pool) -> Request:
     if body and request.method in _WITH_BODY:
         is_large = len(body) > _LARGE
         token = caller_of(request).token
-        read.said = await compute.run(token, decoded, body) if is_large else decoded(body)
+        read.said = await pool.run(token, decoded, body) if is_large else decoded(body)
     return read
 
 
