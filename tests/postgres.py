@@ -56,9 +56,8 @@ class Postgres:
 
     def execute(self, statement: str, database: str = "postgres") -> str:
         """Run statements by hand, past limen; return what they printed. Raises when one fails."""
-        command = [str(_binary("psql")), "-h", HOST, "-p", str(self.port), "-U", USER, "-X", "-A"]
         done = subprocess.run(
-            [*command, "-q", "-t", "-v", "ON_ERROR_STOP=1", "-d", database, "-c", statement],
+            [*self._psql(database), "-c", statement],
             env={**os.environ, "PGPASSWORD": PASSWORD},
             capture_output=True,
             text=True,
@@ -68,6 +67,29 @@ class Postgres:
         if done.returncode:
             raise RuntimeError(done.stderr)
         return done.stdout.strip()
+
+    @contextmanager
+    def locked(self, statement: str, database: str) -> Iterator[None]:
+        """Run a statement in a transaction, and keep the transaction open."""
+        holder = subprocess.Popen(
+            self._psql(database),
+            env={**os.environ, "PGPASSWORD": PASSWORD},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        try:
+            print(f"BEGIN; {statement}; SELECT 'locked';", file=holder.stdin, flush=True)
+            assert holder.stdout.readline() == "locked\n"
+            yield
+        finally:
+            holder.communicate(timeout=10)
+
+    def _psql(self, database: str) -> list[str]:
+        command = [str(_binary("psql")), "-h", HOST, "-p", str(self.port), "-U", USER, "-X", "-A"]
+        return [*command, "-q", "-t", "-v", "ON_ERROR_STOP=1", "-d", database]
 
     def start(self) -> None:
         """Start it, or start it again on the same port and folder; return when it answers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -82,6 +83,10 @@ class Raw:
         except ConnectionResetError:
             return False
         return rest == b""
+
+    def has_answer(self) -> bool:
+        """Return whether anything has come that was not read."""
+        return bool(self._buffer or select.select([self.socket], [], [], 0)[0])
 
     def _chunks(self) -> bytes:
         body = b""

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -25,6 +26,9 @@ _REST_S = 2.0
 """For how long the board is left alone after it did not answer."""
 _MOST_KNOWN = 256
 _logger = logging.getLogger("limen")
+
+Run = Callable[..., Awaitable[Any]]
+"""Calls a function with arguments in a thread, as `asyncio.to_thread` does."""
 
 
 class Picture(Struct, frozen=True):
@@ -62,29 +66,32 @@ class View:
             _logger.warning("insight is of this process alone for now: %s", error)
         self._rests_until = time.monotonic() + _REST_S
 
-    async def picture(self, window_s: int, now: float) -> Picture:
-        """Return what was seen in the last so many seconds, to whole slices."""
+    async def picture(self, window_s: int, now: float, run: Run = asyncio.to_thread) -> Picture:
+        """Return what was seen in the last so many seconds, to whole slices.
+
+        `run` calls a function in a thread, since to merge many slices takes a while.
+        """
         if now < self._latest:
             # The clock was ahead, or was set back: what seemed to be over may not be.
             self._known = {}
         self._latest = now
         if window_s <= SHORT_KEPT_S:
             starts = _starts(now, window_s, SHORT_S)
-            each, instances, is_shared = await self._slices(SHORT_S, starts, now)
+            each, instances, is_shared = await self._slices(SHORT_S, starts, now, run)
             seconds = SHORT_S
         else:
             starts = _starts(now, window_s, LONG_S)
-            each, instances, is_shared = await self._slices(LONG_S, starts[:-1], now)
+            each, instances, is_shared = await self._slices(LONG_S, starts[:-1], now, run)
             # What is not over yet is there in short slices only.
             latest = range(starts[-1], int(now) + 1, SHORT_S)
-            short, more, also = await self._slices(SHORT_S, latest, now)
-            each.append(merged(short, starts[-1], LONG_S))
+            short, more, also = await self._slices(SHORT_S, latest, now, run)
+            each.append(await run(merged, short, starts[-1], LONG_S))
             instances, is_shared, seconds = instances | more, is_shared and also, LONG_S
-        whole = merged(each, starts[0], starts[-1] + seconds - starts[0])
+        whole = await run(merged, each, starts[0], starts[-1] + seconds - starts[0])
         return Picture(whole, tuple(each), tuple(sorted(instances)), is_shared)
 
     async def _slices(
-        self, seconds: int, starts: Sequence[int], now: float
+        self, seconds: int, starts: Sequence[int], now: float, run: Run
     ) -> tuple[list[Slice], set[str], bool]:
         known_before = self._known
         wanted = [start for start in starts if (seconds, start) not in known_before]
@@ -98,7 +105,7 @@ class View:
                 is_shared = False
         # Our own are newer here than there.
         own = {start: self._ring.get(seconds, start) for start in wanted}
-        fresh = await asyncio.to_thread(self._merge, seconds, own, theirs)
+        fresh = await run(self._merge, seconds, own, theirs)
         if is_shared:
             for start in wanted:
                 if start + seconds + _FINAL_S < now:

@@ -15,6 +15,8 @@ from limen.rules.rule import Allowances, Exemption, Rule, Span
 from limen.rules.ruleset import RuleSet
 
 _WIDTH = 80
+LONGEST = 200
+"""How much is shown of a condition, which may list thousands of texts."""
 
 
 class Tested(Struct, frozen=True):
@@ -30,7 +32,7 @@ class Tested(Struct, frozen=True):
 
     def __str__(self) -> str:
         got = "absent" if self.got is None else f"got {_shown(self.got)}"
-        return f"{self.attribute} {self.asked} : {got}"
+        return f"{self.attribute} {shortened(self.asked, LONGEST)} : {got}"
 
 
 class Account(Struct, frozen=True):
@@ -99,6 +101,11 @@ def conditions(of: Conditions) -> list[str]:
     return [f"{name} {condition}" for name, condition in of.items()]
 
 
+def shortened(text: str, longest: int) -> str:
+    """Return a text, or its beginning and `...` when it is longer than that."""
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
 def moment_text(seconds: float) -> str:
     """Write a time as a rule would: `2026-12-24T18:00Z`, or `2026-12-24` for its first moment."""
     at = datetime.fromtimestamp(seconds, UTC)
@@ -154,4 +161,4 @@ def _tier_attributes(rule: Rule) -> set[str]:
 def _shown(value: str) -> str:
     """Return a value as it is, unless that would hide what is in it or break the line."""
     text = value if value.isprintable() and value.strip() == value else repr(value)
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
+    return shortened(text, _WIDTH)

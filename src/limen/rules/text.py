@@ -296,13 +296,21 @@ def _read_json(text: str) -> Text:
         return Text(data, None)
 
 
+def duplicate_key(pairs: list[tuple[str, Any]]) -> str | None:
+    """Return the first key that a JSON object has twice; None when there is none."""
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise _unreadable(f"the key {shown(name)} stands twice in one object")
-        found[name] = value
-    return found
+    duplicate = duplicate_key(pairs)
+    if duplicate is not None:
+        raise _unreadable(f"the key {shown(duplicate)} stands twice in one object")
+    return dict(pairs)
 
 
 def _no_number(word: str) -> NoReturn:

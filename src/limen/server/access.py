@@ -40,6 +40,8 @@ class Caller(Struct, frozen=True):
     """What the audit calls them."""
     expires: float | None = None
     """In seconds since 1970; None is never."""
+    token: str = ""
+    """The digest of the token, by which requests of one token are counted together."""
 
 
 class _Kept(Struct, frozen=True):
@@ -59,7 +61,9 @@ class Access:
         self, fixed: Mapping[Role, str], folder: Path, cookies: Cookies | None = None
     ) -> None:
         self._fixed = {
-            digest_of(secret): Caller(role, f"the {role} token of this host")
+            digest_of(secret): Caller(
+                role, f"the {role} token of this host", token=digest_of(secret)
+            )
             for role, secret in fixed.items()
             if secret
         }
@@ -161,7 +165,9 @@ class Access:
         return structs.replace(found, expires=float(session.ends))
 
     def _hold(self, kept: Iterable[_Kept]) -> None:
-        self._known = {one.digest: Caller(one.role, one.name, one.expires) for one in kept}
+        self._known = {
+            one.digest: Caller(one.role, one.name, one.expires, one.digest) for one in kept
+        }
 
 
 def token_of(authorization: str) -> str:

@@ -51,11 +51,14 @@ _ERRORS = {
     409: "It cannot be changed as things stand: they were changed meanwhile, or are elsewhere.",
     413: "The body is too long.",
     422: "The request is not as it should be. `problems` says what, and where.",
+    429: "The token has too many requests in progress.",
     503: "The database or the store is away. Nothing was changed.",
 }
+_RETRY_AFTER = ("Retry-After", {"type": "integer", "minimum": 1})
 _HEADERS = {
     401: ("WWW-Authenticate", {"type": "string"}),
-    503: ("Retry-After", {"type": "integer", "minimum": 1}),
+    429: _RETRY_AFTER,
+    503: _RETRY_AFTER,
 }
 _PROBLEM = {
     "type": "object",

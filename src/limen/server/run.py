@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from msgspec import Struct
 
@@ -84,11 +86,13 @@ def _serve(
     """Serve HTTP on the first listener, and gRPC on the second one, if there is one."""
 
     streams: list[Live] = []
+    services: list[Service] = []
 
     def make() -> App:
         service = Service(settings, None if worker_of is None else worker_of.folder)
         admin = admin_app(service)
         streams.append(admin.state.live)
+        services.append(service)
         return App(service, admin)
 
     def end_streams() -> None:
@@ -108,7 +112,7 @@ def _serve(
         Beside(listener, lambda app: _grpc(app.service), _tls(settings, "h2"))
         for listener in listeners[1:]
     ]
-    return serve(
+    code = serve(
         make,
         listeners[:1],
         limits,
@@ -117,6 +121,18 @@ def _serve(
         hooks=hooks,
         beside=beside,
     )
+    if any(service.pools.is_busy for service in services):
+        _exit_now(code)
+    return code
+
+
+def _exit_now(code: int) -> NoReturn:
+    """End the process while threads still work. Python cannot stop them, and would wait."""
+    _logger.warning("stopped before work of the admin API was done")
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _tls(settings: Settings, protocol: str) -> Tls | None:

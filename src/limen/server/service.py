@@ -32,6 +32,7 @@ from limen.server.envoy.service import RateLimits
 from limen.server.insight.insight import Insight
 from limen.server.insight.watch import Watch
 from limen.server.place import Place
+from limen.server.pools import Pools
 from limen.server.receipts import Receipts
 from limen.server.settings import Settings
 
@@ -59,7 +60,8 @@ class Health(Struct, frozen=True):
     trouble: tuple[str, ...]
     """What else does not work; why is in the log.
 
-    `source`: the database or file of the rules. `tokens`: the database of tokens. `cache`, `news`,
+    `source`: the database or file of the rules. `tokens`: the database of tokens. `writes`: the
+    last change was not written to the database, and it still takes none. `cache`, `news`,
     `sharing`: how rules travel by Redis. `rules`: what is there is not believed. `last-good`,
     `switch`: files of the data folder. `instances`, `callback`: within the process.
     """
@@ -126,7 +128,11 @@ class Service:
             folder=self.place.folder,
             on_instances=self.limiter.share_with,
         )
+        self.pools: Pools = Pools()
+        """The threads of the admin API."""
         self._is_store_away = False
+        self._takes_writes = True
+        self._probing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -148,13 +154,21 @@ class Service:
 
     async def close(self) -> None:
         """Let go of everything."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        tasks = [task for task in (self._watching, self._probing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.insight.close()
         await asyncio.to_thread(self.follower.close)
         await self.limiter.aclose()
         await self.books.close()
+        self.pools.close()
+
+    def note_write(self, *, succeeded: bool) -> None:
+        """Note whether a change was written to the database, for `health`."""
+        if self._takes_writes and not succeeded:
+            _logger.warning("a change was not written to the database")
+        self._takes_writes = succeeded
 
     @property
     def health(self) -> Health:
@@ -163,6 +177,8 @@ class Service:
         trouble = {"source" if name == "store" else name for name in status.trouble}
         if self.access.is_stale:
             trouble.add("tokens")
+        if not self._takes_writes:
+            trouble.add("writes")
         is_open = any(shard.state == "open" for shard in self.limiter.shards)
         is_away = is_open or self._is_store_away
         is_well = not trouble and not is_away
@@ -209,6 +225,10 @@ class Service:
                 _logger.exception("looking after store and tokens failed; it goes on")
 
     async def _look(self) -> None:
+        is_probing = self._probing is not None and not self._probing.done()
+        if not self._takes_writes and not is_probing:
+            # Not awaited: with a lock on the state, it takes seconds to fail.
+            self._probing = asyncio.create_task(self._probe_writes())
         await self.access.refresh(self.books)
         try:
             await self.limiter.ping()
@@ -217,3 +237,8 @@ class Service:
             if not self._is_store_away:
                 _logger.warning("the store is away: %s", error)
             self._is_store_away = True
+
+    async def _probe_writes(self) -> None:
+        with contextlib.suppress(StoreError):
+            await self.books.check_writable()
+            self.note_write(succeeded=True)

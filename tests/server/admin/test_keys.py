@@ -47,6 +47,48 @@ def test_explains_by_a_draft_what_is_not_in_force(service: Driven) -> None:
     assert "unknown field 'limit'" in str(refused.json)
 
 
+def test_explains_long_conditions_by_their_beginning(service: Driven) -> None:
+    globs = [f"/{'x' * 200}{number}/*" for number in range(5_000)]
+    rules = [{"name": name, "match": {"path": globs}, "limits": "1/s"} for name in ("a", "b", "c")]
+    value = "/" + "y" * 4_000
+    asked = {"attributes": {"path": value}, "document": {"rules": rules}}
+    answer = service.ask("POST", "/explain", asked)
+    assert len(answer.body) < 10_000
+    first = answer.json["rules"][0]
+    [condition] = first["conditions"]
+    assert condition["asked"] == f"is {globs[0]} or {globs[1]}"[:197] + "..."
+    assert condition["got"] == value[:197] + "..."
+    assert first["because"] == f"path {condition['asked']} : got {value[:77]}..."
+    assert answer.json["rules_left_out"] == 0
+
+
+def test_explains_a_bounded_number_of_rules_and_says_how_many_are_left_out(service: Driven) -> None:
+    names = [f"rule-{number}" for number in range(3_000)]
+    rules = [
+        {"name": name, "match": {"path": "/x", "a": "1", "b": "2", "c": "3"}, "limits": "1/s"}
+        for name in names
+    ]
+    rules[2_500]["match"] = {"path": "/"}
+    asked = {"attributes": {"path": "/"}, "document": {"rules": rules}, "rule": "rule-2999"}
+    answer = service.ask("POST", "/explain", asked)
+    told = answer.json["rules"]
+    assert [each["rule"] for each in told] == [*names[:998], names[2_500], names[2_999]]
+    assert [each["rule"] for each in told if each["applies"]] == ["rule-2500"]
+    assert answer.json["rules_left_out"] == 2_000
+    assert sum(len(each["conditions"]) for each in told) == 2_000
+    assert (told[-1]["conditions_left_out"], told[-3]["conditions_left_out"]) == (0, 4)
+    assert told[-3]["because"] == "path is /x : got /"
+    assert len(answer.body) < 1_000_000
+
+
+def test_refuses_attributes_that_every_limit_would_repeat(calm: Driven) -> None:
+    facts = {f"a{number}": "x" * 4_000 for number in range(5)}
+    for path in ("/explain", "/keys/inspect"):
+        refused = calm.ask("POST", path, {"attributes": facts})
+        said = "attributes: expected at most 16,384 characters in all, got 20,010"
+        assert (refused.status, refused.detail) == (422, said)
+
+
 def test_inspects_a_key_with_the_message_of_usage(service: Driven) -> None:
     spend(service, 2)
     inspected = service.ask("POST", "/keys/inspect", {"attributes": SEARCH})

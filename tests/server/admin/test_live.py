@@ -24,6 +24,7 @@ from limen.server.admin.kinds import Model
 from limen.server.admin.live import (
     MAX_BEHIND,
     MAX_STREAMS,
+    MAX_TOKEN_STREAMS,
     Live,
     LiveAlert,
     LiveDecision,
@@ -316,9 +317,31 @@ def test_a_stream_that_makes_no_sense_is_refused(calm: Driven, query: str, said:
     assert (answer.status, said in answer.detail) == (422, True), answer
 
 
-def test_only_so_many_may_listen_and_who_leaves_makes_room(service: Driven) -> None:
+def test_one_token_has_a_few_streams_and_leaves_the_others_to_others(service: Driven) -> None:
+    _, viewer = service.token("viewer")
+
     async def work() -> None:
-        listeners = [Listener(service, "events=alert", ADMIN) for _ in range(MAX_STREAMS)]
+        listeners = [Listener(service, "events=alert", viewer) for _ in range(MAX_STREAMS)]
+        await listeners[0].until(lambda: all(each.text for each in listeners))
+        refused = [each for each in listeners if each.status == 429]
+        assert len(refused) == MAX_STREAMS - MAX_TOKEN_STREAMS
+        assert "this token has 8 live streams, the most that one token may have" in refused[0].text
+        async with listening(service) as one:
+            assert one.status == 200
+        for each in listeners:
+            await each.leave()
+        async with listening(service, token=viewer) as one:
+            assert one.status == 200
+
+    run(service, work())
+
+
+def test_only_so_many_may_listen_and_who_leaves_makes_room(service: Driven) -> None:
+    viewers = [service.token("viewer")[1] for _ in range(MAX_STREAMS // MAX_TOKEN_STREAMS)]
+
+    async def work() -> None:
+        tokens = [token for token in viewers for _ in range(MAX_TOKEN_STREAMS)]
+        listeners = [Listener(service, "events=alert", token) for token in tokens]
         for each in listeners:
             await each.until(lambda each=each: each.text)  # type: ignore[misc]  # bound at once
         async with listening(service) as one:
@@ -344,7 +367,7 @@ def test_all_who_listen_share_one_look(service: Driven, monkeypatch: pytest.Monk
 
     async def work() -> None:
         monkeypatch.setattr(view, "picture", counted)
-        listeners = [Listener(service, "", ADMIN) for _ in range(20)]
+        listeners = [Listener(service, "", ADMIN) for _ in range(MAX_TOKEN_STREAMS)]
         for each in listeners:
             await each.until(lambda each=each: len(each.named("stats")) >= 3)  # type: ignore[misc]
         most = max(len(each.named("stats")) for each in listeners)
@@ -486,7 +509,7 @@ def test_the_description_tells_what_a_stream_holds(calm: Driven) -> None:
     described = calm.ask("GET", "//openapi.json", role=None).json
     told = described["paths"][f"{PREFIX}/live"]["get"]
     assert list(told["responses"]["200"]["content"]) == ["text/event-stream"]
-    assert set(told["responses"]) == {"200", "401", "403", "413", "422", "503"}
+    assert set(told["responses"]) == {"200", "401", "403", "413", "422", "429", "503"}
     assert [each["name"] for each in told["parameters"]] == ["events", "rule", "key", "allowed"]
     for model in MODELS.values():
         fields = described["components"]["schemas"][model.__name__]["properties"]

@@ -26,6 +26,8 @@ T = TypeVar("T")
 Work = Callable[[AsyncConnection], Awaitable[T]]
 
 _CONNECT_S, _COMMAND_S = 5.0, 10.0
+_STATEMENT_S = 9.0
+"""After which PostgreSQL ends a statement: before the driver does, which would leave it running."""
 # The name of our lock among the advisory locks of a PostgreSQL database: "limen", in ASCII.
 _MIGRATION_LOCK = 0x6C696D656E
 _POLL_S = 0.02
@@ -88,13 +90,12 @@ class Database:
         loop = asyncio.get_running_loop()
         engine = self._engines.get(loop)
         if engine is None:
-            is_sqlite = self.address.kind == "sqlite"
-            make = partial(_sqlite, busy_timeout=self._busy_timeout) if is_sqlite else _postgresql
+            make = _sqlite if self.address.kind == "sqlite" else _postgresql
             # An engine may hold the loop that it belongs to, and would stay with it.
             for known in [each() for each in self._engines.keyrefs()]:
                 if known is not None and known.is_closed():
                     self._engines.pop(known, None)
-            self._engines[loop] = engine = make(self.address)
+            self._engines[loop] = engine = make(self.address, self._busy_timeout)
         return engine.execution_options(limen_begin=begin)
 
     async def _run(self, engine: AsyncEngine, work: Work[T]) -> T:
@@ -162,7 +163,7 @@ def _begin(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
 
 
-def _postgresql(address: Address) -> AsyncEngine:
+def _postgresql(address: Address, busy_timeout: float) -> AsyncEngine:
     import asyncpg  # type: ignore[import-untyped]  # it has no types
 
     async def connect() -> Any:
@@ -179,10 +180,25 @@ def _postgresql(address: Address) -> AsyncEngine:
                 f"the address {address.shown} cannot be read; expected the URI of libpq"
             ) from None
 
-    return create_async_engine(
+    engine = create_async_engine(
         "postgresql+asyncpg://",
         async_creator=connect,
         poolclass=NullPool,
         hide_parameters=True,
         isolation_level="READ COMMITTED",
+    )
+    event.listen(engine.sync_engine, "begin", partial(_set_timeouts, busy_timeout))
+    return engine
+
+
+def _set_timeouts(busy_timeout: float, connection: Connection) -> None:
+    """Bound how long the server waits for a lock, and works on a statement."""
+    # For the transaction: PgBouncer refuses a connection that asks for them when it is opened.
+    # 0 would be without a bound.
+    lock_ms, statement_ms = max(1, round(busy_timeout * 1_000)), round(_STATEMENT_S * 1_000)
+    connection.execute(
+        select(
+            func.set_config("lock_timeout", str(lock_ms), True),
+            func.set_config("statement_timeout", str(statement_ms), True),
+        )
     )

@@ -59,7 +59,7 @@ _MAX_LIMIT = 1_000
 class SqlStore:
     """The rules of one database. It may be used from any event loop, and by many processes.
 
-    `busy_timeout`: for how many seconds a writer waits for others on SQLite.
+    `busy_timeout`: for how many seconds a writer waits for others.
     """
 
     def __init__(self, url: str, *, busy_timeout: float = 5.0) -> None:
@@ -264,6 +264,10 @@ class SqlStore:
             await (await Ledger.locked(opened)).note(action, subject, what)
 
         await self._written(work)
+
+    async def check_writable(self) -> None:
+        """Take and release the lock that every writer takes. Raises `StoreError` if it cannot."""
+        await self._written(Ledger.locked)
 
     async def close(self) -> None:
         """Let go of the database. A later call opens it again."""

@@ -16,9 +16,10 @@ import limen
 from limen.server import openapi
 from limen.server.admin import fleet, insight, keys, live, problems, rules, special, tokens
 from limen.server.admin.desk import Desk
-from limen.server.admin.guard import PREFIX, Door
+from limen.server.admin.guard import MAX_REQUESTS, PREFIX, Door
 from limen.server.admin.live import Live
 from limen.server.admin.page import page
+from limen.server.pools import PerToken
 from limen.server.service import Service
 
 __all__ = ["PREFIX", "admin_app"]
@@ -37,6 +38,8 @@ def admin_app(service: Service) -> FastAPI:
     )
     app.state.access = service.access
     app.state.live = Live(service)
+    app.state.pools = service.pools
+    app.state.requests = PerToken(MAX_REQUESTS, "requests in progress")
     app.add_middleware(_Framed)
     problems.install(app)
     _describe(app, service)

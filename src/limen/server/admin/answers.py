@@ -214,9 +214,10 @@ class Condition(Model):
 
     attribute: str
     asked: str
-    """What the rule asks for: `is /search/*`."""
+    """What the rule asks for: `is /search/*`. Ends in `...` when it has more than 200 characters.
+    """
     got: str | None
-    """What the request has; null when it is absent."""
+    """What the request has; null when it is absent. Shortened as `asked` is."""
     holds: bool
 
 
@@ -229,6 +230,9 @@ class RuleAccount(Model):
     because: str | None
     """What stands against the rule; null when it applies."""
     conditions: list[Condition]
+    """Those that do not hold come first, if some are left out."""
+    conditions_left_out: int
+    """How many are not in `conditions`: all rules together have at most 2,000 there."""
 
 
 class Explained(Model):
@@ -241,6 +245,9 @@ class Explained(Model):
     unused: list[str]
     """Attributes that no rule looks at."""
     rules: list[RuleAccount]
+    """At most 1,000: the one that was asked for, those that apply, and then others."""
+    rules_left_out: int
+    """How many are not in `rules`."""
     verdict: Annotated[dict[str, Any], refer("Verdict")]
     """As `/v1/check` would say, and nothing was charged."""
 

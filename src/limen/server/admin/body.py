@@ -1,7 +1,7 @@
 """The body of a request, from bytes to plain data that can be kept. Knows no field.
 
-Stricter than Python's own reader: a key that stands twice, NaN, half a letter and what is nested
-without end are refused, since a rule set could not keep them.
+Stricter than Python's own reader: duplicate keys, NaN, lone surrogates and deep nesting are
+refused, since a rule set could not keep them. Takes time in proportion to the length of the body.
 """
 
 from __future__ import annotations
@@ -11,13 +11,19 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from limen.errors import shown
+from limen.rules.text import duplicate_key
 from limen.server.exchange import Rejected
 
 MAX_DEPTH = 40
+MAX_KEYS = 10_000
+"""How many keys one object may have: as many as a rule set has rules."""
 
 
 def decoded(body: bytes) -> Any:
-    """Return what a body says, or raise `Rejected`: 400 for what is no JSON."""
+    """Return what a body says.
+
+    Raises `Rejected`: 400 for a body that is not JSON, 422 for an object with too many keys.
+    """
     try:
         text = body.decode()
         data = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
@@ -36,12 +42,16 @@ def decoded(body: bytes) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _malformed(f"the key {shown(twice)} stands twice in one object")
-    return found
+    if len(pairs) > MAX_KEYS:
+        raise Rejected(
+            422,
+            f"an object in the body has {len(pairs):,} keys; the most that are allowed are "
+            f"{MAX_KEYS:,}",
+        )
+    duplicate = duplicate_key(pairs)
+    if duplicate is not None:
+        raise _malformed(f"the key {shown(duplicate)} stands twice in one object")
+    return dict(pairs)
 
 
 def _no_number(word: str) -> NoReturn:

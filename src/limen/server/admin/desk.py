@@ -10,19 +10,21 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from copy import deepcopy
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from msgspec import Struct
 
 from limen.connect import target_of
-from limen.errors import Conflict, InvalidInput, LimenError
+from limen.errors import Conflict, InvalidInput, LimenError, StoreError
 from limen.rules.stores import Snapshot
 from limen.rules.stores.sql import SqlStore, StoredRuleSet
 from limen.rules.sync import RuleCache
+from limen.server.access import Caller
 from limen.server.admin.edits import Document, Missing, Taken
 from limen.server.service import Service
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 MAX_SUBJECT = 2_000
 """How much the audit keeps of what an act was about."""
 _TRIES = 5
@@ -50,44 +52,46 @@ class Desk:
         """Whether the rules are in a file, which is not changed here."""
         return self.service.place.rules_file is not None
 
-    async def held(self) -> Held:
+    async def held(self, caller: Caller) -> Held:
         """Return the rules that hold."""
         if self.is_file:
             return Held(self.service.engine.rules.document, None)
-        stored = await self.ask(lambda books: books.active())
+        stored = await self.ask(caller, lambda books: books.active())
         if stored is None:
             return Held({"rules": []}, 0)
         return Held(stored.document or {}, stored.version, stored)
 
-    async def latest(self) -> int:
+    async def latest(self, caller: Caller) -> int:
         """Return the newest version, active or not; 0 when there is none."""
-        found = await self.ask(lambda books: books.history(1))
+        found = await self.ask(caller, lambda books: books.history(1))
         return found[0].version if found else 0
 
-    async def version(self, number: int) -> StoredRuleSet:
+    async def version(self, caller: Caller, number: int) -> StoredRuleSet:
         """Return one version. Raises `Missing`."""
         if self.is_file:
             raise Missing("the rules are in a file, which keeps no versions")
         try:
-            return await self.ask(lambda books: books.get(number))
+            return await self.ask(caller, lambda books: books.get(number))
         except InvalidInput as error:
             raise Missing(str(error)) from None
 
-    async def history(self, limit: int, before: int | None) -> list[StoredRuleSet]:
+    async def history(self, caller: Caller, limit: int, before: int | None) -> list[StoredRuleSet]:
         """Return versions without their documents, the newest first."""
         if self.is_file:
             return []
-        return await self.ask(lambda books: books.history(limit, before))
+        return await self.ask(caller, lambda books: books.history(limit, before))
 
-    async def change(self, work: Callable[[SqlStore], Awaitable[StoredRuleSet]]) -> StoredRuleSet:
+    async def change(
+        self, caller: Caller, work: Callable[[SqlStore], Awaitable[StoredRuleSet]]
+    ) -> StoredRuleSet:
         """Change the rules, and let every process know. Raises `Taken` when they are in a file."""
         self._refuse_file()
-        stored = await self.ask(work)
+        stored = await self.write(caller, work)
         await self._announce(stored)
         return stored
 
     async def edit(
-        self, author: str, comment: str, make: Callable[[Document], None]
+        self, caller: Caller, comment: str, make: Callable[[Document], None]
     ) -> StoredRuleSet:
         """Change something small in the active rules, whatever others save meanwhile."""
         self._refuse_file()
@@ -99,23 +103,38 @@ class Desk:
             document = deepcopy(active.document or {}) if active else {"rules": []}
             make(document)
             base = newest[0].version if newest else 0
-            return await books.save(document, author=author, comment=comment, base=base)
+            return await books.save(document, author=caller.name, comment=comment, base=base)
 
         for _ in range(_TRIES - 1):
             try:
-                return await self.change(work)
+                return await self.change(caller, work)
             except Conflict:
                 continue
-        return await self.change(work)
+        return await self.change(caller, work)
 
-    async def ask(self, work: Callable[[SqlStore], Awaitable[T]]) -> T:
-        """Let some work use the books, beside the loop: ten thousand rules take a while."""
+    async def ask(self, caller: Caller, work: Callable[[SqlStore], Awaitable[T]]) -> T:
+        """Run some work on the database, in the pool for that: ten thousand rules take a while."""
         books = self.service.books
 
         async def run() -> T:
             return await work(books)
 
-        return await asyncio.to_thread(lambda: asyncio.run(run()))
+        pool = self.service.pools.database
+        return await pool.run(caller.token, lambda: asyncio.run(run()))
+
+    async def write(self, caller: Caller, work: Callable[[SqlStore], Awaitable[T]]) -> T:
+        """Run some work that writes to the database, and note whether the database takes writes."""
+        try:
+            written = await self.ask(caller, work)
+        except StoreError:
+            self.service.note_write(succeeded=False)
+            raise
+        self.service.note_write(succeeded=True)
+        return written
+
+    async def compute(self, caller: Caller, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        """Run a function that may take long, in the pool for that."""
+        return await self.service.pools.compute.run(caller.token, work, *arguments)
 
     async def tell(self, work: Callable[[RuleCache], Awaitable[T]]) -> T:
         """Let some work use the Redis that all processes share, which has to be there."""

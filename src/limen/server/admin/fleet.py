@@ -33,6 +33,8 @@ from limen.server.admin.guard import Door, caller_of
 from limen.server.admin.kinds import PageSize, VersionOrNone
 from limen.server.admin.questions import ToTurn
 
+_AUDIT_S = 1.0
+"""How long the kill switch waits for the audit; the row is written later if it can be."""
 _WORDS = ("all", "off")
 """What the file of the switch says for itself, and so not for a rule of that name."""
 _logger = logging.getLogger("limen.server")
@@ -44,6 +46,7 @@ class Fleet:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._service = desk.service
+        self._recording: set[asyncio.Task[bool]] = set()
 
     async def list_instances(self) -> Instances:
         """List the processes that enforce rules, and which rules. Without Redis, this one alone."""
@@ -63,22 +66,22 @@ class Fleet:
         )
         return Instances(shared=False, instances=[this])
 
-    async def get_kill_switch(self) -> KillSwitch:
+    async def get_kill_switch(self, request: Request) -> KillSwitch:
         """Say how the kill switch of this host stands."""
-        file = SwitchFile(self._service.place.folder)
-        return KillSwitch(**_switch(await asyncio.to_thread(file.read)))
+        file, pool = SwitchFile(self._service.place.folder), self._service.pools.switch
+        return KillSwitch(**_switch(await pool.run(caller_of(request).token, file.read)))
 
     async def turn_kill_switch(self, request: Request, asked: ToTurn) -> Turned:
         """Let all rules, or some, refuse nobody; or let them do so again. They go on counting and
         reporting. Every process of this host follows within a second, and with Redis those of every
         host."""
         self._check_names(asked)
-        by = caller_of(request).name
-        switch = turned_on(asked.rules, by) if asked.on else turned_off(by)
+        caller = caller_of(request)
+        switch = turned_on(asked.rules, caller.name) if asked.on else turned_off(caller.name)
         file = SwitchFile(self._service.place.folder)
-        await asyncio.to_thread(file.write, switch)
+        await self._service.pools.switch.run(caller.token, file.write, switch)
         reached = await self._reach(switch)
-        audited = await self._note(switch, by, asked.comment)
+        audited = await self._note(switch, caller.name, asked.comment)
         return Turned(**_switch(switch), other_hosts=reached, audited=audited)
 
     async def get_stats(self) -> Stats:
@@ -101,30 +104,31 @@ class Fleet:
 
     async def list_audit(
         self,
+        request: Request,
         limit: Annotated[PageSize, Query(description="How many.")] = 50,
         before: Annotated[
             VersionOrNone | None, Query(description="Only those before this row, to go on.")
         ] = None,
     ) -> Audit:
         """List who did what, the newest first."""
-        rows = await self._service.books.audit(limit, before)
+        rows = await self._desk.ask(caller_of(request), lambda books: books.audit(limit, before))
         return Audit(rows=[AuditEntry(**_row(structs.asdict(row))) for row in rows])
 
-    async def verify_audit(self) -> Verified:
+    async def verify_audit(self, request: Request) -> Verified:
         """Say whether rules, tokens and audit are as limen wrote them. All of it is read."""
-        books = self._service.books
+        caller = caller_of(request)
         try:
-            await self._desk.ask(lambda books: books.verify_audit())
+            await self._desk.ask(caller, lambda books: books.verify_audit())
         except StoreError as error:
             # A database that is away says nothing about what is in it.
-            await books.version()
+            await self._desk.ask(caller, lambda books: books.version())
             return Verified(holds=False, problem=str(error))
         return Verified(holds=True, problem=None)
 
     def _check_names(self, asked: ToTurn) -> None:
         if asked.rules and not asked.on:
             raise InvalidInput("rules: the switch is turned off for all rules; leave the names out")
-        known = [rule.name for rule in self._service.engine.rules.rules]
+        known = {rule.name: None for rule in self._service.engine.rules.rules}
         for number, name in enumerate(asked.rules):
             if name not in known:
                 hint = did_you_mean(name, known)
@@ -145,13 +149,24 @@ class Fleet:
         return "reached"
 
     async def _note(self, switch: Switch, by: str, comment: str) -> bool:
+        """Write to the audit; return whether that was done in time."""
+        recording = asyncio.create_task(self._record(switch, by, comment))
+        self._recording.add(recording)
+        recording.add_done_callback(self._recording.discard)
+        done, _ = await asyncio.wait([recording], timeout=_AUDIT_S)
+        return bool(done) and recording.result()
+
+    async def _record(self, switch: Switch, by: str, comment: str) -> bool:
+        # Not in the pool of the database: a kill switch waits for nobody else's requests.
         try:
             subject = str(switch)[:MAX_SUBJECT]
             await self._service.books.record("kill-switch", subject, by, comment)
         except StoreError as error:
             # It is for emergencies, and a database may be one.
             _logger.warning("the kill switch is turned by %s, and not in the audit: %s", by, error)
+            self._service.note_write(succeeded=False)
             return False
+        self._service.note_write(succeeded=True)
         return True
 
 
@@ -159,8 +174,8 @@ def install(door: Door, desk: Desk) -> None:
     """Add the routes."""
     fleet = Fleet(desk)
     door.add("viewer", "GET", "/instances", fleet.list_instances, also=(503,))
-    door.add("viewer", "GET", "/kill-switch", fleet.get_kill_switch, also=(503,))
-    door.add("editor", "PUT", "/kill-switch", fleet.turn_kill_switch, also=(503,))
+    door.add("viewer", "GET", "/kill-switch", fleet.get_kill_switch, also=(503,), urgent=True)
+    door.add("editor", "PUT", "/kill-switch", fleet.turn_kill_switch, also=(503,), urgent=True)
     door.add("viewer", "GET", "/stats", fleet.get_stats)
     door.add("viewer", "GET", "/audit", fleet.list_audit, also=(503,))
     door.add("viewer", "POST", "/audit/verify", fleet.verify_audit, also=(503,))

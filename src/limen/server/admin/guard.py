@@ -6,11 +6,11 @@ Knows no rules.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from functools import wraps
-from typing import Any, Literal, cast, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
@@ -21,6 +21,7 @@ from limen.server.access import Access, Caller, unknown
 from limen.server.admin.body import decoded
 from limen.server.exchange import Rejected
 from limen.server.openapi import SCHEME, errors
+from limen.server.pools import Pool
 
 PREFIX = "/admin/v1"
 Rank = Literal["viewer", "editor", "admin"]
@@ -28,6 +29,8 @@ Rank = Literal["viewer", "editor", "admin"]
 _RANKS: tuple[str, ...] = get_args(Rank)
 _LARGE = 65_536
 _WITH_BODY = ("POST", "PUT")
+MAX_REQUESTS = 32
+"""How many requests of one token a process works on at a time."""
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -50,6 +53,9 @@ def caller_of(request: Request) -> Caller:
 class Guarded(APIRoute):
     """A route that lets in who may, reads the body as JSON, and only then does what it is for."""
 
+    is_urgent: ClassVar[bool] = False
+    """Whether it waits for no other request of its token, and is no part of `MAX_REQUESTS`."""
+
     def get_route_handler(self) -> Handler:
         """Return the route with its guard in front."""
         handle, rank = super().get_route_handler(), rank_of(self)
@@ -57,12 +63,21 @@ class Guarded(APIRoute):
         takes_any = "parameters" in (self.openapi_extra or {})
 
         async def guarded(request: Request) -> Response:
-            request.state.caller = admit(request.app.state.access, request.scope, rank)
+            state = request.app.state
+            caller = request.state.caller = admit(state.access, request.scope, rank)
             if not takes_any:
                 _check_query(request, fields)
-            return await handle(await _read(request))
+            pool = state.pools.switch if self.is_urgent else state.pools.compute
+            with nullcontext() if self.is_urgent else state.requests.hold(caller.token):
+                return await handle(await _read(request, pool))
 
         return guarded
+
+
+class Urgent(Guarded):
+    """A route that answers however many requests its token has in progress."""
+
+    is_urgent = True
 
 
 def rank_of(route: APIRoute) -> Rank:
@@ -90,38 +105,46 @@ class Door:
         also: tuple[int, ...] = (),
         status: int = 200,
         extra: dict[str, Any] | None = None,
+        urgent: bool = False,
     ) -> None:
         """Let those of a role, and above, use an endpoint.
 
         `also` are the statuses of errors that are its own, beside those that every route may give.
+        `urgent` answers however many requests the token has in progress.
         """
         words = " ".join((endpoint.__doc__ or "").split())
         summary, _, more = words.partition(". ")
-        usual = (401, 403, 413, 422, 400)[: 5 if method in _WITH_BODY else 4]
+        usual = {401, 403, 413, 422}
+        if method in _WITH_BODY:
+            usual.add(400)
+        if not urgent:
+            usual.add(429)
         self._app.router.add_api_route(
             f"{PREFIX}{path}",
-            _apart(endpoint, status),
+            _encoded(endpoint, status),
             methods=[method],
             status_code=status,
             summary=summary.rstrip("."),
             description=more,
             tags=[path.split("/")[1]],
             responses=cast(Any, errors({*usual, *also})),
-            route_class_override=Guarded,
+            route_class_override=Urgent if urgent else Guarded,
             openapi_extra={"security": [{SCHEME: [rank]}], **(extra or {})},
         )
 
 
-def _apart(endpoint: Callable[..., Any], status: int) -> Callable[..., Any]:
-    """Return an endpoint whose answer is written beside the loop: it may be ten thousand rules."""
+def _encoded(endpoint: Callable[..., Any], status: int) -> Callable[..., Any]:
+    """Return an endpoint whose answer is encoded by pydantic alone.
+
+    On the loop: pydantic holds the GIL meanwhile, so a thread would delay the loop as much.
+    """
 
     @wraps(endpoint)
     async def answered(*args: Any, **fields: Any) -> Response:
         found: Response | BaseModel = await endpoint(*args, **fields)
         if isinstance(found, Response):
             return found
-        body = await asyncio.to_thread(found.model_dump_json)
-        return Response(body, status, media_type="application/json")
+        return Response(found.model_dump_json(), status, media_type="application/json")
 
     return answered
 
@@ -135,7 +158,7 @@ class _Read(Request):
         return self.said
 
 
-async def _read(request: Request) -> Request:
+async def _read(request: Request, pool: Pool) -> Request:
     body = await request.body()
     # Whatever it says it is: nothing else than JSON is taken, here or under /v1.
     headers = [each for each in request.scope["headers"] if each[0] != b"content-type"]
@@ -143,9 +166,9 @@ async def _read(request: Request) -> Request:
     read = _Read({**request.scope, "headers": headers})
     read._body = body
     if body and request.method in _WITH_BODY:
-        # What is large is read beside the loop, which has others to serve.
-        large = len(body) > _LARGE
-        read.said = await asyncio.to_thread(decoded, body) if large else decoded(body)
+        is_large = len(body) > _LARGE
+        token = caller_of(request).token
+        read.said = await pool.run(token, decoded, body) if is_large else decoded(body)
     return read
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import Path, Query
+from fastapi import Path, Query, Request
 from msgspec import structs
 from pydantic import BeforeValidator, Field, StringConstraints
 
@@ -19,10 +20,10 @@ from limen.observe.alerts import Alert
 from limen.observe.board import MAX_SEEN
 from limen.observe.hiding import is_hidden
 from limen.observe.recent import Seen, decode, found
-from limen.observe.view import MAX_WINDOW_S, Picture
+from limen.observe.view import MAX_WINDOW_S, Picture, Run
 from limen.server.admin.desk import Desk
 from limen.server.admin.edits import Missing
-from limen.server.admin.guard import Door
+from limen.server.admin.guard import Door, caller_of
 from limen.server.admin.insight_answers import (
     AlertOf,
     Alerts,
@@ -64,29 +65,36 @@ class Insights:
     """Answers what is asked of decisions."""
 
     def __init__(self, desk: Desk) -> None:
+        self._desk = desk
         self._service: Service = desk.service
 
     async def get_insight(
         self,
+        request: Request,
         window: Window = 60,
         limit: Annotated[PageSize, Query(description="Of how many rules at most.")] = 100,
     ) -> InsightOf:
         """Say what was decided lately, by all processes, and for whom. Without Redis, by the one
         that answers."""
-        picture, now = await self._picture(window)
-        return await asyncio.to_thread(insight_of, picture, window, limit, now)
+        run = self._run_for(request)
+        picture, now = await self._picture(window, run)
+        insight: InsightOf = await run(insight_of, picture, window, limit, now)
+        return insight
 
     async def get_rule_insight(
-        self, name: Annotated[str, Path(max_length=256)], window: Window = 60
+        self, request: Request, name: Annotated[str, Path(max_length=256)], window: Window = 60
     ) -> RuleInsightOf:
         """Say what one rule decided lately, and for whom."""
-        picture, now = await self._picture(window)
+        run = self._run_for(request)
+        picture, now = await self._picture(window, run)
         if name not in picture.whole.rules:
-            await asyncio.to_thread(self._check_name, name, picture)
-        return await asyncio.to_thread(rule_insight_of, picture, name, window, now)
+            await run(self._check_name, name, picture)
+        insight: RuleInsightOf = await run(rule_insight_of, picture, name, window, now)
+        return insight
 
     async def list_decisions(
         self,
+        request: Request,
         key: Annotated[Sought | None, Query(description="Only of this key.")] = None,
         id: Annotated[Sought | None, Query(description="Only of the request of this id.")] = None,
         rule: Annotated[Sought | None, Query(description="Only of this rule.")] = None,
@@ -98,9 +106,10 @@ class Insights:
         """List decisions of late, the newest first. Not all of them are kept: `kept` says which."""
         insight = self._service.insight
         is_any = key is None and id is None and rule is None and allowed is None
-        seen, is_shared = await lately(insight, limit if is_any else MAX_SEEN)
+        run = self._run_for(request)
+        seen, is_shared = await lately(insight, limit if is_any else MAX_SEEN, run)
         hidden = None if key is None else hidden_as(insight, key)
-        fitting = await asyncio.to_thread(found, seen, hidden, id, rule, said(allowed), limit)
+        fitting = await run(found, seen, hidden, id, rule, said(allowed), limit)
         return Decisions(
             shared=is_shared,
             kept=_kept(self._service.settings),
@@ -125,9 +134,12 @@ class Insights:
             ),
         )
 
-    async def _picture(self, window: int) -> tuple[Picture, float]:
+    def _run_for(self, request: Request) -> Run:
+        return partial(self._desk.compute, caller_of(request))
+
+    async def _picture(self, window: int, run: Run) -> tuple[Picture, float]:
         now = time.time()
-        return await self._service.insight.view.picture(window, now), now
+        return await self._service.insight.view.picture(window, now, run), now
 
     def _check_name(self, name: str, picture: Picture) -> None:
         known = [rule.name for rule in self._service.engine.rules.rules]
@@ -145,10 +157,13 @@ def install(door: Door, desk: Desk) -> None:
     door.add("viewer", "GET", "/alerts", insights.list_alerts)
 
 
-async def lately(insight: Insight, most: int) -> tuple[list[Seen], bool]:
+async def lately(
+    insight: Insight, most: int, run: Run = asyncio.to_thread
+) -> tuple[list[Seen], bool]:
     """Return decisions of late in no order, and whether they are of all processes.
 
     Those of this process, which the others may not know yet, and up to `most` of what is shared.
+    `run` calls a function in a thread.
     """
     own = insight.watch.recent.find(most=most)
     if insight.board is None or not insight.view.is_shared:
@@ -158,7 +173,7 @@ async def lately(insight: Insight, most: int) -> tuple[list[Seen], bool]:
     except StoreError as error:
         insight.view.rest(error)
         return own, False
-    return await asyncio.to_thread(_joined, own, told), True
+    return await run(_joined, own, told), True
 
 
 def _joined(own: Sequence[Seen], told: Sequence[bytes]) -> list[Seen]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
@@ -12,7 +11,7 @@ from fastapi import Request, Response
 from limen.engine.asked import ask
 from limen.errors import InvalidInput, did_you_mean
 from limen.rules import RuleSet, document
-from limen.rules.explain import Account, attributes, explain
+from limen.rules.explain import LONGEST, Account, attributes, explain, shortened
 from limen.server import answers
 from limen.server.admin import edits
 from limen.server.admin.answers import Condition, Explained, RuleAccount, WasReset
@@ -21,6 +20,11 @@ from limen.server.admin.guard import Door, caller_of
 from limen.server.admin.questions import ToExplain, ToInspect, ToReset
 from limen.server.faces import faces_of
 from limen.server.openapi import content
+
+MAX_RULES = 1_000
+"""How many rules `/explain` tells of."""
+MAX_CONDITIONS = 2_000
+"""How many conditions it tells of, of all rules together."""
 
 
 class Keys:
@@ -32,12 +36,11 @@ class Keys:
 
     async def explain_request(self, request: Request, asked: ToExplain) -> Explained:
         """Say of every rule whether it applies to a request, and why. Nothing is charged."""
-        rules = self._service.engine.rules
+        rules, caller = self._service.engine.rules, caller_of(request)
         if asked.document is not None:
-            rules = await asyncio.to_thread(document.parse, asked.document)
+            rules = await self._desk.compute(caller, document.parse, asked.document)
         said = await self._peek(request, asked.attributes, asked.cost, rules)
-        verdict = msgspec.to_builtins(said)
-        return await asyncio.to_thread(_explained, rules, asked.attributes, verdict)
+        return await self._desk.compute(caller, _explained, rules, asked, said)
 
     async def inspect_key(self, request: Request, asked: ToInspect) -> Response:
         """Say where a key stands under every limit. The answer is that of `/v1/usage`, and nothing
@@ -58,14 +61,18 @@ class Keys:
         # Written down before it is done, and not before it can be: nobody resets past the audit.
         await service.limiter.ping()
         subject = f"rule {', '.join(met)}; {edits.told(asked.attributes)}"[:MAX_SUBJECT]
-        author = caller_of(request).name
-        await service.books.record("reset", subject, author, asked.comment)
+        caller = caller_of(request)
+        await self._desk.write(
+            caller, lambda books: books.record("reset", subject, caller.name, asked.comment)
+        )
         return WasReset(rules=list(await service.engine.reset(asked.attributes, rule)))
 
     async def _peek(
         self, request: Request, facts: dict[str, str], cost: int, rules: RuleSet
     ) -> Any:
-        asked = ask(rules, facts, cost, time.time_ns(), slots=True)
+        asked = await self._desk.compute(
+            caller_of(request), lambda: ask(rules, facts, cost, time.time_ns(), slots=True)
+        )
         decision = None
         if asked.checks:
             decision = await self._service.limiter.ask(tuple(asked.checks), charge=False)
@@ -85,25 +92,45 @@ def install(door: Door, desk: Desk) -> None:
     door.add("editor", "POST", "/keys/reset", keys.reset_key, also=(503,))
 
 
-def _explained(rules: RuleSet, facts: dict[str, str], verdict: dict[str, Any]) -> Explained:
-    found = explain(rules, facts, time.time())
+def _explained(rules: RuleSet, asked: ToExplain, said: Any) -> Explained:
+    explanation = explain(rules, asked.attributes, time.time())
+    accounts = explanation.accounts
+    # Sorted by how much the caller wants to know of each, and then back into the order of rules.
+    wanted = sorted(
+        range(len(accounts)),
+        key=lambda n: (accounts[n].rule.name != asked.rule, not accounts[n].applies),
+    )[:MAX_RULES]
+    told, room = {}, MAX_CONDITIONS
+    for number in wanted:
+        told[number] = _account(accounts[number], room)
+        room -= len(told[number].conditions)
     return Explained(
         version=rules.version,
-        exempt=[each.name for each in found.exempt],
-        unused=sorted(facts.keys() - attributes(rules)),
-        rules=[_account(each) for each in found.accounts],
-        verdict=verdict,
+        exempt=[each.name for each in explanation.exempt],
+        unused=sorted(asked.attributes.keys() - attributes(rules)),
+        rules=[told[number] for number in sorted(told)],
+        rules_left_out=len(accounts) - len(told),
+        verdict=msgspec.to_builtins(said),
     )
 
 
-def _account(account: Account) -> RuleAccount:
+def _account(account: Account, room: int) -> RuleAccount:
+    tests = account.tests
+    if len(tests) > room:
+        tests = tuple(sorted(tests, key=lambda test: test.holds)[:room])
     return RuleAccount(
         rule=account.rule.name,
         mode=account.rule.mode,
         applies=account.applies,
         because=account.obstacle,
         conditions=[
-            Condition(attribute=each.attribute, asked=each.asked, got=each.got, holds=each.holds)
-            for each in account.tests
+            Condition(
+                attribute=each.attribute,
+                asked=shortened(each.asked, LONGEST),
+                got=None if each.got is None else shortened(each.got, LONGEST),
+                holds=each.holds,
+            )
+            for each in tests
         ],
+        conditions_left_out=len(account.tests) - len(tests),
     )

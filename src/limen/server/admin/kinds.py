@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -17,6 +18,7 @@ from limen.rules.stores.records import MAX_VERSION
 from limen.server.openapi import REFERENCE
 
 _MAX_DIGITS = 10
+_MAX_FACTS = 16_384
 
 
 class Model(BaseModel):
@@ -48,14 +50,25 @@ VersionOrNone = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MAX_VERSI
 PageSize = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1_000)]
 Comment = Annotated[str, Field(strict=True, max_length=2_000)]
 Document = Annotated[dict[str, Any], refer("RuleSet")]
+
+
+def _not_too_long(facts: dict[str, str]) -> dict[str, str]:
+    """Bound the answer, which repeats values for every limit."""
+    length = sum(len(name) + len(value) for name, value in facts.items())
+    if length > _MAX_FACTS:
+        raise ValueError(f"expected at most {_MAX_FACTS:,} characters in all, got {length:,}")
+    return facts
+
+
 Facts = Annotated[
     dict[
         Annotated[str, StringConstraints(min_length=1, max_length=100)],
         Annotated[str, StringConstraints(max_length=4_096)],
     ],
     Field(max_length=100),
+    AfterValidator(_not_too_long),
 ]
-"""What is known of a request, as `/v1/check` takes it."""
+"""What is known of a request, as `/v1/check` takes it, and not longer than headers may be."""
 TokenId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8}$")]
 RuleName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 Mode = Literal["enforce", "shadow", "off", "block"]

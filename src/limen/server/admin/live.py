@@ -28,7 +28,7 @@ from limen.observe.recent import Seen, found
 from limen.observe.slices import RuleSlice
 from limen.observe.view import Picture
 from limen.server.admin.desk import Desk
-from limen.server.admin.guard import PREFIX, Door, admit
+from limen.server.admin.guard import PREFIX, Door, admit, caller_of
 from limen.server.admin.insight import Sought, YesOrNo, alert_of, hidden_as, lately, said, which
 from limen.server.admin.insight_answers import (
     AlertOf,
@@ -41,11 +41,14 @@ from limen.server.admin.insight_answers import (
 from limen.server.admin.kinds import Model
 from limen.server.exchange import Rejected
 from limen.server.insight.insight import Insight
+from limen.server.pools import PerToken
 from limen.server.service import Service
 
 TURN_S = 1.0
 MAX_STREAMS = 32
 """How many may listen to one worker."""
+MAX_TOKEN_STREAMS = 8
+"""How many of them with one token."""
 MAX_AGE_S = 3_600.0
 MAX_DECISIONS = 50
 """How many decisions a stream tells in a turn."""
@@ -181,6 +184,7 @@ class Live:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._places = 0
+        self._of_token = PerToken(MAX_TOKEN_STREAMS, "live streams")
         self._is_over = False
         self._turns: deque[Turn] = deque(maxlen=MAX_BEHIND)
         self._number = 0
@@ -212,8 +216,13 @@ class Live:
         self._wake()
 
     @contextlib.contextmanager
-    def place(self) -> Iterator[None]:
+    def place(self, token: str) -> Iterator[None]:
         """Have a place among those that listen. Raises `Rejected` when there is none."""
+        with self._of_token.hold(token), self._place():
+            yield
+
+    @contextlib.contextmanager
+    def _place(self) -> Iterator[None]:
         if self._is_over or self._places >= MAX_STREAMS:
             why = "the service ends" if self._is_over else f"{MAX_STREAMS} streams are open already"
             raise Rejected(503, f"{why}; come back a little later", [(b"retry-after", _RETRY_S)])
@@ -343,11 +352,12 @@ class Stream(Response):
         self._live = live
         self._wanted = wanted
         self._access = request.app.state.access
+        self._token = caller_of(request).token
         self._ids = count(1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell what happens until one of the two goes."""
-        with self._live.place():
+        with self._live.place(self._token):
             # Before anything is sent: what happens from the first event on is told.
             number = await self._live.begun()
             headers = self.raw_headers
@@ -466,7 +476,7 @@ async def follow(
     """Follow what happens, as server-sent events. First comes `hello`; then each second `stats`,
     and whenever there are any `decision` and `alert`, each with one line of JSON; and in the end
     `end`, after an hour, when the token holds no more, or when the service stops. A client opens
-    another one then. At most 32 may be open in each process."""
+    another one then. At most 32 may be open in each process, and 8 with one token."""
     live: Live = request.app.state.live
     hidden = None if key is None else hidden_as(live.insight, key)
     return Stream(live, Wanted(_events(events), rule, hidden, said(allowed)), request)
@@ -500,4 +510,5 @@ def describe(description: dict[str, Any]) -> None:
         "and LiveEnd.",
         "content": {_KIND: {"schema": {"type": "string"}}},
     }
+    told["429"]["description"] = "The token has 8 streams, or too many requests in progress."
     told["503"]["description"] = "As many streams are open as may be, or the service ends."

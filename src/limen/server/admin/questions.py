@@ -170,6 +170,8 @@ class ToExplain(Model):
     cost: Annotated[int, Field(ge=0, le=MAX_COST)] = 1
     document: Any = None
     """Rules to explain it by, instead of those in force: a draft. Null for those in force."""
+    rule: RuleName | None = None
+    """A rule that is in the answer in any case, though others may be left out."""
 
 
 class ToInspect(Model):

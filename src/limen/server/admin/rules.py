@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from limen.errors import InvalidInput, InvalidRules, Problem
 from limen.rules import diff, document, text
 from limen.rules.advice import advice
 from limen.rules.stores.sql import SqlStore, StoredRuleSet
+from limen.server.access import Caller
 from limen.server.admin import summary
 from limen.server.admin.answers import (
     ActiveRules,
@@ -38,12 +38,12 @@ class Rules:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    async def get_rules(self) -> ActiveRules:
+    async def get_rules(self, request: Request) -> ActiveRules:
         """Return the rules that hold."""
-        desk = self._desk
-        held = await desk.held()
-        latest = None if desk.is_file else await desk.latest()
-        return await asyncio.to_thread(self._told, held, latest)
+        desk, caller = self._desk, caller_of(request)
+        held = await desk.held(caller)
+        latest = None if desk.is_file else await desk.latest(caller)
+        return await desk.compute(caller, self._told, held, latest)
 
     def _told(self, held: Held, latest: int | None) -> ActiveRules:
         stored, at = held.stored, now()
@@ -59,53 +59,60 @@ class Rules:
             rules=[summary.rule_summary(raw, at) for raw in rules_of(held.document)],
         )
 
-    async def get_rule(self, name: Annotated[str, Path(max_length=64)]) -> OneRule:
+    async def get_rule(
+        self, request: Request, name: Annotated[str, Path(max_length=64)]
+    ) -> OneRule:
         """Return one rule of those that hold."""
-        held = await self._desk.held()
+        held = await self._desk.held(caller_of(request))
         raw = rule_of(held.document, name)
         return OneRule(**summary.rule(raw, now()), version=held.version, document=raw)
 
-    async def validate_rules(self, asked: ToValidate) -> Validated:
+    async def validate_rules(self, request: Request, asked: ToValidate) -> Validated:
         """Say everything that is wrong with rules, and what is hardly meant. Nothing is saved, and
         rules that are not valid are an answer too: 200."""
         sent = asked.model_fields_set
         if ("document" in sent) == ("text" in sent):
             raise InvalidInput("give the rules as document, or as text: one of them")
-        return await asyncio.to_thread(_validated, asked)
+        return await self._desk.compute(caller_of(request), _validated, asked)
 
     async def save_rules(self, request: Request, asked: ToSave) -> Saved:
         """Save rules as a new version, and let them hold. Rules that are the newest version already
         are not saved again."""
-        author = caller_of(request).name
+        caller = caller_of(request)
         stored = await self._desk.change(
+            caller,
             lambda books: books.save(
                 asked.document,
-                author=author,
+                author=caller.name,
                 comment=asked.comment,
                 base=asked.base,
                 activate=asked.activate,
-            )
+            ),
         )
-        return await asyncio.to_thread(summary.saved, stored)
+        return await self._desk.compute(caller, summary.saved, stored)
 
     async def list_versions(
         self,
+        request: Request,
         limit: Annotated[PageSize, Query(description="How many.")] = 50,
         before: Annotated[
             VersionOrNone | None, Query(description="Only those before this version, to go on.")
         ] = None,
     ) -> Versions:
         """List the versions of the rules, the newest first."""
-        found = await self._desk.history(limit, before)
-        return Versions(versions=[summary.version(stored) for stored in found])
+        caller = caller_of(request)
+        found = await self._desk.history(caller, limit, before)
+        return await self._desk.compute(caller, _versions, found)
 
-    async def get_version(self, number: Number) -> WholeVersion:
+    async def get_version(self, request: Request, number: Number) -> WholeVersion:
         """Return one version of the rules."""
-        stored = await self._desk.version(number)
-        return await asyncio.to_thread(summary.whole, stored)
+        caller = caller_of(request)
+        stored = await self._desk.version(caller, number)
+        return await self._desk.compute(caller, summary.whole, stored)
 
     async def diff_versions(
         self,
+        request: Request,
         number: Number,
         against: Annotated[
             VersionOrNone | None,
@@ -115,41 +122,47 @@ class Rules:
         ] = None,
     ) -> Diff:
         """Say what a version changed."""
-        after = await self._desk.version(number)
+        caller = caller_of(request)
+        after = await self._desk.version(caller, number)
         base = after.parent if against is None else against
-        before = (await self._desk.version(base)).document if base else None
-        return await asyncio.to_thread(_compared, base, before, after)
+        before = (await self._desk.version(caller, base)).document if base else None
+        return await self._desk.compute(caller, _compared, base, before, after)
 
     async def activate_version(
         self, request: Request, number: Number, asked: ToActivate | None = None
     ) -> Saved:
         """Let a version hold, such as a draft."""
-        asked, author = asked or ToActivate(), caller_of(request).name
+        asked, caller = asked or ToActivate(), caller_of(request)
         return await self._changed(
+            caller,
             lambda books: books.activate(
-                number, author=author, comment=asked.comment, expected=asked.expected
-            )
+                number, author=caller.name, comment=asked.comment, expected=asked.expected
+            ),
         )
 
     async def roll_back(
         self, request: Request, number: Number, asked: ToRollBack | None = None
     ) -> Saved:
         """Save an old version as the newest one, and let it hold."""
-        asked, author = asked or ToRollBack(), caller_of(request).name
+        asked, caller = asked or ToRollBack(), caller_of(request)
         return await self._changed(
+            caller,
             lambda books: books.rollback(
-                number, author=author, comment=asked.comment, base=asked.base
-            )
+                number, author=caller.name, comment=asked.comment, base=asked.base
+            ),
         )
 
-    async def _changed(self, work: Callable[[SqlStore], Awaitable[StoredRuleSet]]) -> Saved:
+    async def _changed(
+        self, caller: Caller, work: Callable[[SqlStore], Awaitable[StoredRuleSet]]
+    ) -> Saved:
         try:
-            return await asyncio.to_thread(summary.saved, await self._desk.change(work))
+            stored = await self._desk.change(caller, work)
         except InvalidInput as error:
             # Of a version, or of a comment that no database keeps: only the first is not there.
             if str(error).startswith("there is no version"):
                 raise Missing(str(error)) from None
             raise
+        return await self._desk.compute(caller, summary.saved, stored)
 
 
 def install(door: Door, desk: Desk) -> None:
@@ -165,6 +178,10 @@ def install(door: Door, desk: Desk) -> None:
     for word, endpoint in (("activate", rules.activate_version), ("rollback", rules.roll_back)):
         door.add("editor", "POST", f"{one}/{word}", endpoint, also=(404, 409, 503))
     door.add("viewer", "GET", "/rules/{name}", rules.get_rule, also=(404, 503))
+
+
+def _versions(stored: list[StoredRuleSet]) -> Versions:
+    return Versions(versions=[summary.version(each) for each in stored])
 
 
 def _compared(base: int, before: dict[str, Any] | None, after: StoredRuleSet) -> Diff:

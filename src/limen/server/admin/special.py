@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Path, Request
 
@@ -16,12 +17,13 @@ from limen.server.admin.answers import (
     OverrideSaved,
     Saved,
 )
-from limen.server.admin.desk import Desk
+from limen.server.admin.desk import Desk, Held
 from limen.server.admin.guard import Door, caller_of
 from limen.server.admin.questions import ToBlock, ToExempt, ToOverride
 from limen.server.exchange import Rejected
 from limen.server.openapi import QUERY_OF_ATTRIBUTES
 
+T = TypeVar("T")
 Named = Annotated[str, Path(max_length=64)]
 _KEY = {"parameters": [{**QUERY_OF_ATTRIBUTES, "required": True}]}
 
@@ -32,18 +34,16 @@ class SpecialCases:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    async def list_overrides(self) -> Overrides:
+    async def list_overrides(self, request: Request) -> Overrides:
         """List every override of every rule."""
-        held, at = await self._desk.held(), edits.now()
-        found = [summary.override(name, raw, at) for name, raw in edits.overrides_of(held.document)]
-        return Overrides(version=held.version, overrides=found)
+        return await self._summarized(request, _overrides)
 
     async def add_override(self, request: Request, name: Named, asked: ToOverride) -> OverrideSaved:
         """Give some keys of a rule other limits, for a time or for good."""
         override = asked.sent("comment")
         _refuse_ended(override)
         stored = await self._desk.edit(
-            caller_of(request).name,
+            caller_of(request),
             asked.comment or f"override in {name} for {edits.told(asked.key)}"[:2_000],
             lambda document: edits.with_override(document, name, override),
         )
@@ -55,17 +55,15 @@ class SpecialCases:
         """Take the overrides for a key from a rule. The query has the key, to the letter."""
         key = _key(request)
         stored = await self._desk.edit(
-            caller_of(request).name,
+            caller_of(request),
             f"no override in {name} for {edits.told(key)}"[:2_000],
             lambda document: edits.without_override(document, name, key),
         )
         return summary.saved(stored)
 
-    async def list_exemptions(self) -> Exemptions:
+    async def list_exemptions(self, request: Request) -> Exemptions:
         """List every exemption."""
-        held, at = await self._desk.held(), edits.now()
-        found = [summary.exemption(raw, at) for raw in edits.exemptions_of(held.document)]
-        return Exemptions(version=held.version, exemptions=found)
+        return await self._summarized(request, _exemptions)
 
     async def add_exemption(self, request: Request, asked: ToExempt) -> ExemptionSaved:
         """Exempt requests from all rules, or from some. One of the same name that has ended makes
@@ -74,7 +72,7 @@ class SpecialCases:
         exemption["name"] = asked.name
         _refuse_ended(exemption)
         stored = await self._desk.edit(
-            caller_of(request).name,
+            caller_of(request),
             asked.comment or f"exemption {asked.name}",
             lambda document: edits.with_exemption(document, exemption, edits.now()),
         )
@@ -85,18 +83,15 @@ class SpecialCases:
     async def remove_exemption(self, request: Request, name: Named) -> Saved:
         """Take an exemption away."""
         stored = await self._desk.edit(
-            caller_of(request).name,
+            caller_of(request),
             f"no exemption {name}",
             lambda document: edits.without_exemption(document, name),
         )
         return summary.saved(stored)
 
-    async def list_blocks(self) -> Blocks:
+    async def list_blocks(self, request: Request) -> Blocks:
         """List every rule that blocks."""
-        held, at = await self._desk.held(), edits.now()
-        rules = edits.rules_of(held.document)
-        found = [summary.block(raw, at) for raw in rules if edits.is_block(raw)]
-        return Blocks(version=held.version, blocks=found)
+        return await self._summarized(request, _blocks)
 
     async def add_block(self, request: Request, asked: ToBlock) -> BlockSaved:
         """Refuse whoever has these attributes, for a time or for good. It is a rule of the mode
@@ -107,7 +102,7 @@ class SpecialCases:
         }
         _refuse_ended(block)
         stored = await self._desk.edit(
-            caller_of(request).name,
+            caller_of(request),
             asked.comment or f"block {edits.told(asked.attributes)}"[:2_000],
             lambda document: edits.with_block(document, block, edits.now()),
         )
@@ -116,11 +111,15 @@ class SpecialCases:
     async def remove_block(self, request: Request, name: Named) -> Saved:
         """Lift a block. Other rules cannot be removed so."""
         stored = await self._desk.edit(
-            caller_of(request).name,
+            caller_of(request),
             f"no block {name}",
             lambda document: edits.without_block(document, name),
         )
         return summary.saved(stored)
+
+    async def _summarized(self, request: Request, summarize: Callable[[Held], T]) -> T:
+        caller = caller_of(request)
+        return await self._desk.compute(caller, summarize, await self._desk.held(caller))
 
 
 def install(door: Door, desk: Desk) -> None:
@@ -137,6 +136,24 @@ def install(door: Door, desk: Desk) -> None:
     door.add("viewer", "GET", "/blocks", made.list_blocks, also=(503,))
     door.add("editor", "POST", "/blocks", made.add_block, also=both, status=201)
     door.add("editor", "DELETE", "/blocks/{name}", made.remove_block, also=gone)
+
+
+def _overrides(held: Held) -> Overrides:
+    at, overrides = edits.now(), edits.overrides_of(held.document)
+    found = [summary.override(name, raw, at) for name, raw in overrides]
+    return Overrides(version=held.version, overrides=found)
+
+
+def _exemptions(held: Held) -> Exemptions:
+    at, exemptions = edits.now(), edits.exemptions_of(held.document)
+    found = [summary.exemption(raw, at) for raw in exemptions]
+    return Exemptions(version=held.version, exemptions=found)
+
+
+def _blocks(held: Held) -> Blocks:
+    at, rules = edits.now(), edits.rules_of(held.document)
+    found = [summary.block(raw, at) for raw in rules if edits.is_block(raw)]
+    return Blocks(version=held.version, blocks=found)
 
 
 def _refuse_ended(item: dict[str, Any]) -> None:

@@ -21,19 +21,20 @@ class Granting:
     """Creates, lists and revokes tokens."""
 
     def __init__(self, desk: Desk) -> None:
+        self._desk = desk
         self._service = desk.service
 
-    async def list_tokens(self) -> Tokens:
+    async def list_tokens(self, request: Request) -> Tokens:
         """List the tokens, the newest first, without their secrets. Also those that ended."""
-        found = await self._service.books.tokens()
+        found = await self._desk.ask(caller_of(request), lambda books: books.tokens())
         return Tokens(tokens=[TokenOf(**_told(token)) for token in found])
 
     async def create_token(self, request: Request, asked: ToGrant) -> NewToken:
         """Create a token. The answer has its secret, which is told this once."""
-        service = self._service
-        author = caller_of(request).name
-        token, secret = await service.books.create_token(
-            asked.role, asked.name, author, asked.expires_at
+        service, caller = self._service, caller_of(request)
+        token, secret = await self._desk.write(
+            caller,
+            lambda books: books.create_token(asked.role, asked.name, caller.name, asked.expires_at),
         )
         await service.access.refresh(service.books)
         return NewToken(**_told(token), secret=secret)
@@ -42,9 +43,11 @@ class Granting:
         self, request: Request, id: Annotated[TokenId, Path(description="As `/tokens` tells it.")]
     ) -> TokenOf:
         """End a token: from now on it lets nobody in. To do so twice changes nothing."""
-        service = self._service
+        service, caller = self._service, caller_of(request)
         try:
-            token = await service.books.revoke_token(id, caller_of(request).name)
+            token = await self._desk.write(
+                caller, lambda books: books.revoke_token(id, caller.name)
+            )
         except InvalidInput:
             raise Missing(f"there is no token {id}") from None
         await service.access.refresh(service.books)

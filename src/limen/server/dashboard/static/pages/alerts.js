@@ -10,6 +10,7 @@ const MOST_KEYS = 3;
 const TROUBLES = {
   source: "The database or file of the rules does not answer. The last good rules go on to hold.",
   tokens: "The database of tokens does not answer. Tokens that are known go on to hold.",
+  writes: "The database takes no changes. Rules and tokens that are known go on to hold.",
   cache: "Redis does not hold the rules for other processes.",
   news: "Redis does not tell of new rules: they are found a little later.",
   sharing: "Redis does not carry what processes tell each other.",

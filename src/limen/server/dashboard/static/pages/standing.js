@@ -133,13 +133,13 @@ function whyOthers(page) {
   async function open() {
     if (!node.open) return;
     try {
-      const { rules, unused } = await post("/explain", { attributes: page.facts }, page.ends.signal);
+      const { rules, rules_left_out: leftOut, unused } = await post("/explain", { attributes: page.facts }, page.ends.signal);
       const apart = rules.filter((rule) => !rule.applies);
       fill(inside,
         unused.length ? h("p", { class: "hint" }, `No rule looks at ${unused.join(", ")}.`) : null,
         apart.length ? h("ul", null, apart.slice(0, MOST_ROWS).map((rule) =>
           h("li", null, h("a", { href: path`/rules/${rule.rule}` }, rule.rule), `: ${obstacleOf(rule)}`))) : h("p", null, "There are none: every rule applies."),
-        apart.length > MOST_ROWS ? h("p", { class: "hint" }, `And ${plural(apart.length - MOST_ROWS, "more rule")}.`) : null);
+        apart.length + leftOut > MOST_ROWS ? h("p", { class: "hint" }, `And ${plural(Math.max(0, apart.length - MOST_ROWS) + leftOut, "more rule")}.`) : null);
     } catch (problem) {
       if (problem.name === "AbortError") return;
       fill(inside, h("p", { class: "problem", role: "alert" }, problem.detail ?? "That did not work."));

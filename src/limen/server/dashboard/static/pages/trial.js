@@ -26,7 +26,7 @@ export function tryPanel({ app, signal, draft }) {
     const made = await draft();
     if (!made) return say(told, "The rule has to be valid first.");
     try {
-      const said = await post("/explain", { attributes, document: made.document }, signal);
+      const said = await post("/explain", { attributes, document: made.document, rule: String(made.rule.name) }, signal);
       fill(result, answer(said, String(made.rule.name)));
     } catch (problem) {
       if (problem.name === "AbortError") return undefined;
