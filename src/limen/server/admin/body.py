@@ -7,6 +7,7 @@ without end are refused, since a rule set could not keep them.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -38,8 +39,8 @@ def decoded(body: bytes) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise _malformed(f"the key {shown(twice)} stands twice in one object")
     return found
 

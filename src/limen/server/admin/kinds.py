@@ -15,6 +15,7 @@ from pydantic import (
 
 from limen.rules.stores.records import MAX_VERSION
 from limen.server.openapi import REFERENCE
+from limen.wire import MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE
 
 _MAX_DIGITS = 10
 
@@ -41,6 +42,13 @@ def _whole(value: Any) -> Any:
     return int(value)
 
 
+def _few(value: Any) -> Any:
+    """Refuse more attributes than a request can have, before each of them is validated."""
+    if isinstance(value, dict) and len(value) > MAX_ATTRIBUTES:
+        raise ValueError(f"expected at most {MAX_ATTRIBUTES} attributes, got {len(value):,}")
+    return value
+
+
 Version = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=MAX_VERSION)]
 """The number of a version, in an address."""
 VersionOrNone = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MAX_VERSION)]
@@ -50,10 +58,11 @@ Comment = Annotated[str, Field(strict=True, max_length=2_000)]
 Document = Annotated[dict[str, Any], refer("RuleSet")]
 Facts = Annotated[
     dict[
-        Annotated[str, StringConstraints(min_length=1, max_length=100)],
-        Annotated[str, StringConstraints(max_length=4_096)],
+        Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME)],
+        Annotated[str, StringConstraints(max_length=MAX_VALUE)],
     ],
-    Field(max_length=100),
+    BeforeValidator(_few),
+    Field(max_length=MAX_ATTRIBUTES),
 ]
 """What is known of a request, as `/v1/check` takes it."""
 TokenId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8}$")]

@@ -73,8 +73,11 @@ async def _rejected(request: Request, error: Rejected) -> Response:
 
 async def _not_as_described(request: Request, error: RequestValidationError) -> Response:
     fields = _fields_of(request)
-    found = list(dict.fromkeys(_problem(each, fields) for each in error.errors()))
-    return _answer(request, 422, _told(found), problems=found)
+    errors = error.errors()
+    # Only the problems that the response names: there can be as many as the body has members.
+    problems = list(dict.fromkeys(_problem(each, fields) for each in errors[:_MOST]))
+    detail = _told(problems, unnamed=len(errors[_MOST:]))
+    return _answer(request, 422, detail, problems=problems)
 
 
 async def _of_http(request: Request, error: HTTPException) -> Response:
@@ -138,9 +141,10 @@ def _fields_of(request: Request) -> list[str]:
     return []
 
 
-def _told(found: Sequence[Problem]) -> str:
+def _told(found: Sequence[Problem], unnamed: int = 0) -> str:
     first = f"{found[0].path}: {found[0].message}" if found[0].path else found[0].message
-    return first if len(found) == 1 else f"{first} (and {len(found) - 1:,} more)"
+    more = len(found) - 1 + unnamed
+    return f"{first} (and {more:,} more)" if more else first
 
 
 def _methods(request: Request) -> list[str]:
