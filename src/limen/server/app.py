@@ -68,7 +68,9 @@ class App:
         self._max_body = service.settings.http.max_body
         self._is_open = service.settings.checks_are_open
         self._auth = auth.Auth(service)
-        self._sessions = sessions.Sessions(service.access, service.cookies)
+        self._sessions = sessions.Sessions(
+            service.access, service.cookies, service.settings.gateway.client_addresses()
+        )
         self._pages = pages.Pages()
         decisions = service.decisions
         self._handlers: dict[str, dict[str, Handler]] = {
