@@ -89,6 +89,17 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return None
 
 
+def single_header(scope: Scope, name: bytes) -> bytes | None:
+    """Return the header of a name, in lower case; None without one.
+
+    Raises `Rejected` if it is repeated: proxies disagree which value counts.
+    """
+    values: list[bytes] = [value for key, value in scope["headers"] if key == name]
+    if len(values) > 1:
+        raise Rejected(400, f"the header {name.decode()} is repeated; send it once")
+    return values[0] if values else None
+
+
 async def read_body(scope: Scope, receive: Receive, longest: int) -> bytes:
     """Return the body of a request, or raise `Rejected` when it is longer than it may be."""
     message = await receive()
