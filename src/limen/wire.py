@@ -15,7 +15,7 @@ from limen.model import MAX_COST, Source
 MAX_BATCH = 1_000
 MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE = 100, 100, 4_096
 Cost = Annotated[int, Meta(ge=0, le=MAX_COST)]
-Costs = Annotated[dict[str, Cost], Meta(min_length=1, max_length=100)]
+Costs = Annotated[dict[str, Cost], Meta(min_length=1, max_length=MAX_ATTRIBUTES)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Attributes = Annotated[
     dict[

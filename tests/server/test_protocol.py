@@ -386,10 +386,10 @@ def test_there_are_not_too_many_headers(patient: Served, packet: int) -> None:
 @pytest.mark.parametrize(
     "start",
     [
-        b"GET / HTTP/1.1\r\nX: ",
+        b"GET / HTTP/1.1\r\nHost: limen\r\nX: ",
         b"GET /",
         b"",
-        b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: ",
+        request("/echo", "Transfer-Encoding: chunked", method="POST") + b"1\r\nx\r\n0\r\nX: ",
     ],
     ids=["header", "url", "empty lines", "trailer"],
 )
@@ -425,13 +425,14 @@ def test_a_trailer_is_no_header(patient: Served) -> None:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
         b"GET / HTTP/9.9\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"GET /\xff HTTP/1.1\r\n\r\n",
-        b"CONNECT a:80 HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nbad header: a\r\n\r\n",
-        b"GET / HTTP/1.1\r\nA: b\x00c\r\n\r\n",
-        b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-        b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: limen\r\n\r\n",
+        b"CONNECT a:80 HTTP/1.1\r\nHost: limen\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: limen\r\nbad header: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: limen\r\nA: b\x00c\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: limen\r\nContent-Length: -1\r\n\r\n",
+        request("/", "Content-Length: 3", "Transfer-Encoding: chunked", method="POST")
+        + b"0\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nHost: limen\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
     ],
 )
 @pytest.mark.parametrize("is_first", [True, False])

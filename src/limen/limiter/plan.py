@@ -104,10 +104,15 @@ def validated(checks: Sequence[Check], *, slots: bool = False) -> tuple[Check, .
     return found
 
 
+def refuse_too_many(count: int) -> None:
+    """Raise `InvalidInput` if `count` is more limits than fit on one request."""
+    if count > _MAX_CHECKS:
+        raise InvalidInput(f"at most {_MAX_CHECKS} limits fit on one request, got {count}")
+
+
 def distinct(checks: Sequence[Check]) -> None:
     """Refuse checks that are too many, or that would count in the same place twice."""
-    if len(checks) > _MAX_CHECKS:
-        raise InvalidInput(f"at most {_MAX_CHECKS} limits fit on one request, got {len(checks)}")
+    refuse_too_many(len(checks))
     places: dict[tuple[str, str], Check] = {}
     for check in checks:
         other = places.setdefault((check.limit.identity, check.key), check)

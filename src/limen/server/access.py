@@ -24,7 +24,7 @@ from limen.errors import StoreError
 from limen.rules.stores.tokens import Role, Token, digest_of
 from limen.rules.sync.last_good import replace
 from limen.server.dashboard.cookie import GONE, Cookies, counts_for, refuse_other_sites
-from limen.server.exchange import Rejected, Scope, header
+from limen.server.exchange import Rejected, Scope, single_header
 
 ROLES: tuple[Role, ...] = get_args(Role)
 _ASKERS: tuple[Role, ...] = ("check", "admin")
@@ -80,11 +80,12 @@ class Access:
         return self._is_away
 
     def caller(self, scope: Scope) -> Caller | None:
-        """Return who asks; None without a token. Raises `Rejected` for a token that is no good.
+        """Return who asks; None without a token. Raises `Rejected` for a token that is no good,
+        and for several.
 
         A cookie counts in the administration alone, and only for pages of this service.
         """
-        sent = header(scope, b"authorization")
+        sent = single_header(scope, b"authorization")
         return self._visitor(scope) if sent is None else self.bearer(sent.decode("latin-1"))
 
     def bearer(self, authorization: str) -> Caller:

@@ -68,7 +68,9 @@ class App:
         self._max_body = service.settings.http.max_body
         self._is_open = service.settings.checks_are_open
         self._auth = auth.Auth(service)
-        self._sessions = sessions.Sessions(service.access, service.cookies)
+        self._sessions = sessions.Sessions(
+            service.access, service.cookies, service.settings.gateway.client_addresses()
+        )
         self._pages = pages.Pages()
         decisions = service.decisions
         self._handlers: dict[str, dict[str, Handler]] = {
@@ -189,8 +191,10 @@ class App:
     async def _tell_metrics(self, scope: Scope, send: Send, headers: Headers) -> None:
         if scope["method"] not in ("GET", "HEAD"):
             raise wrong_method(scope, "GET", "HEAD")
-        if not self.service.settings.metrics_are_open and not self._is_known(scope):
-            raise unknown("/metrics needs a token of a viewer: 'Authorization: Bearer ...'")
+        if not self.service.settings.metrics_are_open:
+            caller = self.service.access.caller(scope)
+            if caller is None or caller.role == "check":
+                raise unknown("/metrics needs a token of a viewer: 'Authorization: Bearer ...'")
         figures, workers = await self.service.insight.figures()
         accept = (header(scope, b"accept") or b"").decode("latin-1")
         text, kind = await metrics_text(figures, workers, accept)

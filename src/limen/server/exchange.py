@@ -36,7 +36,7 @@ GIVEN_ID = re.compile(rb"[\x21-\x7e]{1,64}")
 """What a client may call its request."""
 _MALFORMED = re.compile(r"JSON is malformed: (.*)")
 _PLACE = re.compile(r"(.*?) - at (`key` in )?`\$(.*)`", re.DOTALL)
-_MEMBER = re.compile(r"(?:\[(\d+)\]\.)?(attributes|actual)\[\.\.\.\]")
+_OBJECT = re.compile(r"(?:\[(\d+)\]\.)?(attributes|actual)")
 _MEMBERS: dict[str, Any] = {"attributes": wire.Attributes, "actual": wire.Costs}
 _LONGEST_NAME = 100
 _logger = logging.getLogger("limen.server")
@@ -87,6 +87,17 @@ def header(scope: Scope, name: bytes) -> bytes | None:
             found: bytes = value
             return found
     return None
+
+
+def single_header(scope: Scope, name: bytes) -> bytes | None:
+    """Return the header of a name, in lower case; None without one.
+
+    Raises `Rejected` if it is repeated: proxies disagree which value counts.
+    """
+    values: list[bytes] = [value for key, value in scope["headers"] if key == name]
+    if len(values) > 1:
+        raise Rejected(400, f"the header {name.decode()} is repeated; send it once")
+    return values[0] if values else None
 
 
 async def read_body(scope: Scope, receive: Receive, longest: int) -> bytes:
@@ -164,7 +175,8 @@ def _in_plain_words(message: str, body: bytes) -> str:
     """Return what was wrong with a value, and where: `cost: expected int >= 0`."""
     found = _PLACE.fullmatch(message)
     what, is_name, path = found.groups() if found else (message, None, "")
-    what, path = what.replace("`", ""), path.lstrip(".")
+    # An unknown field can have any name, also one that reads like a path.
+    what, path = what.replace("`", ""), path.lstrip(".")[:_LONGEST_NAME]
     if what.startswith("Object contains unknown field"):
         name = what.removeprefix("Object contains unknown field ")
         what = f"unknown field {name[:_LONGEST_NAME]!r}"
@@ -175,25 +187,37 @@ def _in_plain_words(message: str, body: bytes) -> str:
     if is_name:
         what = f"a name in it: {what}"
     elif path.endswith("[...]"):
-        path = path.replace("[...]", _wrong_member(path, body))
+        path = path.removesuffix("[...]")
+        members = _members(path, body)
+        if len(members) > wire.MAX_ATTRIBUTES:
+            # msgspec checks the number of members last. Counted first here, so that the search for
+            # the wrong member is short.
+            what = f"expected object of length <= {wire.MAX_ATTRIBUTES}"
+        else:
+            path += _wrong_member(path, members)
     return f"{path}: {what}" if path else what
 
 
-def _wrong_member(path: str, body: bytes) -> str:
-    """Return the name of the first member that is wrong; its value is nobody's business."""
-    found = _MEMBER.fullmatch(path)
-    if found is None:
-        return ""
-    number, field = found.groups()
+def _members(path: str, body: bytes) -> dict[str, Any]:
+    """Return the object at `attributes`, `actual`, `[3].attributes`; empty if there is none."""
+    match = _OBJECT.fullmatch(path)
+    if match is None:
+        return {}
+    number, field = match.groups()
     try:
-        # Behind the mistake nobody has read yet: there may be anything.
+        # The first decoder stopped at the wrong member; the rest of the body can be anything.
         value: Any = msgspec.json.decode(body)
-        members = (value[int(number)] if number else value)[field].items()
-    except (ValueError, RecursionError, AttributeError, LookupError, TypeError):
-        return ""
-    for name, member in members:
+        members = (value[int(number)] if number else value)[field]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return {}
+    return members if isinstance(members, dict) else {}
+
+
+def _wrong_member(path: str, members: dict[str, Any]) -> str:
+    """Return the name of the first invalid member, with a dot. Its value may be a secret."""
+    for name, member in members.items():
         try:
-            msgspec.convert({name: member}, _MEMBERS[field])
+            msgspec.convert({name: member}, _MEMBERS[path.rpartition(".")[2]])
         except msgspec.ValidationError:
             return f".{name[:_LONGEST_NAME]}"
     return ""

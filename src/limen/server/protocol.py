@@ -14,9 +14,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import time
 from collections.abc import Callable, Coroutine
 from email.utils import formatdate
+from ipaddress import IPv6Address
 from math import inf
 from typing import Any, Protocol
 from urllib.parse import unquote
@@ -50,6 +52,12 @@ _TOO_MANY = f"There are more than {MAX_HEADERS} headers."
 _TOO_DEEP = f"More than {MAX_PIPELINED} requests wait for an answer on this connection."
 _NO_UPGRADE = "A request with a body cannot ask for another protocol; send it without Upgrade."
 _MALFORMED = "This is not HTTP/1.1 as RFC 9112 has it."
+_NO_HOST = "The Host header is missing; HTTP/1.1 requires it."
+_HOST_REPEATED = "The Host header is repeated; send it once."
+_INVALID_HOST = "The Host header is not a host with an optional port, such as limen.example:8080."
+_VERSIONS_WITHOUT_HOST = ("0.9", "1.0")
+# uri-host [":" port] of RFC 9110: an IPv6 address in brackets, or a name, which can be empty.
+_HOST = re.compile(rb"(?:\[([0-9A-Fa-f:.]+)\]|(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?")
 _logger = logging.getLogger("limen.server")
 
 
@@ -349,6 +357,7 @@ class Connection(HttpToolsProtocol):
             raise Refused(400, _TOO_DEEP)
         if self.parser.should_upgrade() and self._announces_body():
             raise Refused(400, _NO_UPGRADE)
+        self._check_host()
         self._describe()
         is_free = self.cycle is None or self.cycle.response_complete
         self.cycle: RequestResponseCycle = Cycle(
@@ -372,6 +381,18 @@ class Connection(HttpToolsProtocol):
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
+
+    def _check_host(self) -> None:
+        """Refuse a request without a valid `Host`, as RFC 9112, section 3.2, requires."""
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if len(hosts) > 1:
+            raise Refused(400, _HOST_REPEATED)
+        if not hosts:
+            if self.parser.get_http_version() in _VERSIONS_WITHOUT_HOST:
+                return
+            raise Refused(400, _NO_HOST)
+        if not _is_host(hosts[0]):
+            raise Refused(400, _INVALID_HOST)
 
     def _describe(self) -> None:
         """Tell the app what is asked for, in words of ASGI."""
@@ -562,6 +583,18 @@ class Connection(HttpToolsProtocol):
             name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0 "))
             for name, value in self.headers
         )
+
+
+def _is_host(value: bytes) -> bool:
+    match = _HOST.fullmatch(value)
+    if match is None:
+        return False
+    if match[1] is not None:
+        try:
+            IPv6Address(match[1].decode("ascii"))
+        except ValueError:
+            return False
+    return True
 
 
 def _most_connections() -> int:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from limen.rules.stores.tokens import digest_of
 from limen.server.access import Access, may_ask, token_of
 from limen.server.decisions import Decisions
-from limen.server.exchange import GIVEN_ID, Headers, Scope, Tell, header, mistake
+from limen.server.exchange import GIVEN_ID, Headers, Scope, Tell, mistake
 from limen.server.memo import Memo
 from limen.server.questions import Asking
 
@@ -112,9 +112,11 @@ class Quick:
         ids = [value for line, value in zip(lines, changing, strict=True) if line == _ID_LINE]
         if len(ids) > 1 or ids != [value for name, value in headers if name == _ID]:
             return
-        sent, token = header(scope, b"authorization"), None
-        if sent is not None:
-            token = digest_of(token_of(sent.decode("latin-1")))
+        sent, token = [value for name, value in headers if name == b"authorization"], None
+        if len(sent) > 1:
+            return
+        if sent:
+            token = digest_of(token_of(sent[0].decode("latin-1")))
         if self._is_open if token is None else may_ask(self._access.known(token)):
             id_at = lines.index(_ID_LINE) if ids else -1
             pieces = lasting if isinstance(lasting, tuple) else (lasting,)

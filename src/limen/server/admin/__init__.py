@@ -19,6 +19,7 @@ from limen.server.admin.desk import Desk
 from limen.server.admin.guard import MAX_REQUESTS, PREFIX, Door
 from limen.server.admin.live import Live
 from limen.server.admin.page import page
+from limen.server.dashboard.pages import SECURITY_HEADERS
 from limen.server.pools import PerToken
 from limen.server.service import Service
 
@@ -63,11 +64,15 @@ def _describe(app: FastAPI, service: Service) -> None:
         return description()
 
     async def docs() -> HTMLResponse:
-        return HTMLResponse(page(description()))
+        return HTMLResponse(page(description()), headers=_security_headers())
 
     app.openapi = description  # type: ignore[method-assign]  # as FastAPI says one should
     app.router.add_api_route("/openapi.json", openapi_json, include_in_schema=False)
     app.router.add_api_route("/docs", docs, include_in_schema=False)
+
+
+def _security_headers() -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in SECURITY_HEADERS}
 
 
 class _Framed:

@@ -16,6 +16,7 @@ from pydantic import (
 
 from limen.rules.stores.records import MAX_VERSION
 from limen.server.openapi import REFERENCE
+from limen.wire import MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE
 
 _MAX_DIGITS = 10
 _MAX_FACTS = 16_384
@@ -43,6 +44,13 @@ def _whole(value: Any) -> Any:
     return int(value)
 
 
+def _few(value: Any) -> Any:
+    """Refuse more attributes than a request can have, before each of them is validated."""
+    if isinstance(value, dict) and len(value) > MAX_ATTRIBUTES:
+        raise ValueError(f"expected at most {MAX_ATTRIBUTES} attributes, got {len(value):,}")
+    return value
+
+
 Version = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=MAX_VERSION)]
 """The number of a version, in an address."""
 VersionOrNone = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MAX_VERSION)]
@@ -62,10 +70,11 @@ def _not_too_long(facts: dict[str, str]) -> dict[str, str]:
 
 Facts = Annotated[
     dict[
-        Annotated[str, StringConstraints(min_length=1, max_length=100)],
-        Annotated[str, StringConstraints(max_length=4_096)],
+        Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME)],
+        Annotated[str, StringConstraints(max_length=MAX_VALUE)],
     ],
-    Field(max_length=100),
+    BeforeValidator(_few),
+    Field(max_length=MAX_ATTRIBUTES),
     AfterValidator(_not_too_long),
 ]
 """What is known of a request, as `/v1/check` takes it, and not longer than headers may be."""

@@ -1,6 +1,7 @@
 """`/docs`: the description of the service as a page for people.
 
-Made of text alone, without scripts: the page needs nothing from elsewhere.
+HTML without scripts. The style sheet is a file, since the Content-Security-Policy of the service
+allows no inline styles.
 """
 
 from __future__ import annotations
@@ -11,13 +12,6 @@ from html import escape
 from typing import Any
 
 from limen.server.openapi import SCHEME
-
-_STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    "small,td{color:#555}details{margin:.3rem 0}summary{cursor:pointer}h4{margin:.5rem 0 0}"
-    "td{padding:.1rem 1rem .1rem 0;vertical-align:top}"
-    "pre{background:#f4f4f4;padding:.5rem;overflow:auto}"
-)
 
 
 def page(description: dict[str, Any]) -> str:
@@ -30,7 +24,9 @@ def _page(description: dict[str, Any]) -> Iterator[str]:
     yield (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
-        f"<title>{escape(info['title'])}: the API</title><style>{_STYLE}</style></head><body>"
+        f"<title>{escape(info['title'])}: the API</title>"
+        '<link rel="icon" href="/ui/icon.svg">'
+        '<link rel="stylesheet" href="/ui/docs.css"></head><body>'
         f"<h1>{escape(info['title'])} <small>{escape(info['version'])}</small></h1>"
         f"<p>{escape(info['description'])}</p>"
         '<p>For programs: <a href="/openapi.json">openapi.json</a></p>'

@@ -74,9 +74,10 @@ async def _rejected(request: Request, error: Rejected) -> Response:
 async def _not_as_described(request: Request, error: RequestValidationError) -> Response:
     fields = _fields_of(request)
     errors = error.errors()
-    found = list(dict.fromkeys(_problem(each, fields) for each in errors[:_MOST]))
-    more = max(0, len(errors) - _MOST)
-    return _answer(request, 422, _told(found, more), problems=found)
+    # Only the problems that the response names: there can be as many as the body has members.
+    problems = list(dict.fromkeys(_problem(each, fields) for each in errors[:_MOST]))
+    detail = _told(problems, unnamed=len(errors[_MOST:]))
+    return _answer(request, 422, detail, problems=problems)
 
 
 async def _of_http(request: Request, error: HTTPException) -> Response:
@@ -140,9 +141,9 @@ def _fields_of(request: Request) -> list[str]:
     return []
 
 
-def _told(found: Sequence[Problem], more: int = 0) -> str:
+def _told(found: Sequence[Problem], unnamed: int = 0) -> str:
     first = f"{found[0].path}: {found[0].message}" if found[0].path else found[0].message
-    more += len(found) - 1
+    more = len(found) - 1 + unnamed
     return f"{first} (and {more:,} more)" if more else first
 
 

@@ -34,9 +34,7 @@ CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-_RULES: Headers = [
-    # Asked for each time, and sent only when it has changed: a new version is there at once.
-    (b"cache-control", b"no-cache"),
+SECURITY_HEADERS: Headers = [
     (b"content-security-policy", CSP.encode()),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -44,6 +42,9 @@ _RULES: Headers = [
     (b"referrer-policy", b"no-referrer"),
     (b"x-content-type-options", b"nosniff"),
 ]
+"""For every page of the service."""
+# Asked for each time, and sent only when it has changed: a new version is there at once.
+_NO_CACHE = (b"cache-control", b"no-cache")
 _TAG = re.compile(rb'"[^"]*"')
 
 
@@ -74,7 +75,7 @@ async def give(file: File, scope: Scope, send: Send, headers: Headers) -> None:
     """Send a file, or that the browser has it already."""
     if scope["method"] not in ("GET", "HEAD"):
         raise wrong_method(scope, "GET", "HEAD")
-    headers = [*headers, *_RULES, (b"etag", file.tag)]
+    headers = [*headers, _NO_CACHE, *SECURITY_HEADERS, (b"etag", file.tag)]
     if not _is_there(header(scope, b"if-none-match") or b"", file.tag):
         await respond(send, 200, [*headers, (b"content-type", file.kind)], file.body)
         return

@@ -123,9 +123,9 @@ def _is_plain(whole: Together, described: Sequence[Described], faces: Faces | No
 
 
 def _asked(domain: str, descriptor: Any, hits: int, rules: RuleSet) -> Asked:
+    if not 0 < len(descriptor.entries) <= MAX_ENTRIES:
+        raise InvalidInput(f"expected 1 to {MAX_ENTRIES} entries, got {len(descriptor.entries):,}")
     entries = [(_text(entry.key), _text(entry.value)) for entry in descriptor.entries]
-    if not 0 < len(entries) <= MAX_ENTRIES:
-        raise InvalidInput(f"expected 1 to {MAX_ENTRIES} entries, got {len(entries):,}")
     if not all(key for key, _ in entries):
         raise InvalidInput("an entry has an empty key")
     if descriptor.is_negative_hits:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from typing import Annotated
 
+import msgspec
 from google.protobuf import json_format
+from msgspec import Meta, Struct
 
 from limen.engine import AsyncEngine, Verdict
 from limen.http import HeaderStyle
@@ -12,7 +15,13 @@ from limen.limiter import AsyncLimiter, Prepared
 from limen.model import Decision
 from limen.server.answers import QUICK_STYLES
 from limen.server.envoy import answer, schema
-from limen.server.envoy.question import Question, decoded, understood
+from limen.server.envoy.question import (
+    MAX_DESCRIPTORS,
+    MAX_ENTRIES,
+    Question,
+    decoded,
+    understood,
+)
 from limen.server.exchange import Headers, Rejected, Reply
 from limen.server.faces import Gallery
 from limen.server.insight.watch import Watch
@@ -20,6 +29,19 @@ from limen.server.memo import Memo
 
 _ROOM = 50_000_000
 """For what was asked before, in bytes."""
+
+
+class _CountedDescriptor(Struct, frozen=True):
+    entries: Annotated[list[msgspec.Raw], Meta(max_length=MAX_ENTRIES)] | None = None
+
+
+class _CountedRequest(Struct, frozen=True):
+    descriptors: Annotated[list[_CountedDescriptor], Meta(max_length=MAX_DESCRIPTORS)] | None = None
+
+
+# Checks the number of descriptors and entries in JSON before protobuf reads them: its reader is
+# written in Python, and takes a second for 300,000 descriptors.
+_counted = msgspec.json.Decoder(_CountedRequest)
 
 
 class RateLimits:
@@ -75,6 +97,7 @@ class RateLimits:
     async def should_limit_json(self, body: bytes, id_: str) -> Reply:
         """Answer the same in JSON: by 200 or 429, with the response. Raises `Rejected`."""
         try:
+            _counted.decode(body)
             request = schema.RateLimitRequest()
             raw = json_format.Parse(body, request, max_recursion_depth=20).SerializeToString()
         except (json_format.ParseError, ValueError, RecursionError) as error:

@@ -18,7 +18,7 @@ from urllib.parse import quote_from_bytes
 import msgspec
 from msgspec import Struct
 
-from limen.http import AddressSettings, ClientAddresses, normal_path
+from limen.http import normal_path
 from limen.server.exchange import Rejected
 from limen.server.settings import Forwarded, GatewaySettings
 
@@ -69,13 +69,7 @@ class Reader:
 
     def __init__(self, settings: GatewaySettings) -> None:
         header = settings.address_header
-        self._addresses = ClientAddresses(
-            AddressSettings(
-                trusted_proxies=settings.trusted_proxies,
-                header=header,
-                ipv6_prefix=settings.ipv6_prefix,
-            )
-        )
+        self._addresses = settings.client_addresses()
         always = {**_ALWAYS, header.encode(): _ADDRESS}
         self._forms = (
             _form({**always, **_FORWARDED}, settings.attributes),

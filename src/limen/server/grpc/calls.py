@@ -8,7 +8,7 @@ remembered until then.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
@@ -25,6 +25,8 @@ _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _GRPC_TYPE = re.compile(rb"application/grpc(\+|;|$)")
 """Not that of gRPC for browsers, which is something else."""
 _UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_READ = (b":method", b":path", b"authorization", b"content-type", b"grpc-encoding", b"grpc-timeout")
+"""The headers that are read. Each may be sent once."""
 _MOST_REMEMBERED, _LONGEST_REMEMBERED = 256, 1_024
 # Literals that go into no table, so that the bytes are the same every time.
 _OK = b"\x88"
@@ -103,7 +105,7 @@ class Headers:
             raise Broken(Error.ENHANCE_YOUR_CALM, "the headers are too long") from None
         except (HPACKError, UnicodeDecodeError):
             raise Broken(Error.COMPRESSION_ERROR, "the headers cannot be read") from None
-        call = _call({bytes(name): bytes(value) for name, value in headers}, self._methods)
+        call = _call([(bytes(name), bytes(value)) for name, value in headers], self._methods)
         if table.maxsize != size or (entries[0] if entries else None) is not newest:
             # Whatever was said by a place in the table now means something else.
             self._known.clear()
@@ -112,7 +114,10 @@ class Headers:
         return call
 
 
-def _call(headers: Mapping[bytes, bytes], methods: Methods) -> Call:
+def _call(fields: Sequence[tuple[bytes, bytes]], methods: Methods) -> Call:
+    headers = dict(fields)
+    names = [name for name, _ in fields]
+    repeated = next((name for name in _READ if names.count(name) > 1), None)
     authorization = headers.get(b"authorization")
     token = None if authorization is None else authorization.decode("latin-1")
     timeout = _seconds(headers.get(b"grpc-timeout"))
@@ -126,6 +131,10 @@ def _call(headers: Mapping[bytes, bytes], methods: Methods) -> Call:
         refusal = failure(Code.UNIMPLEMENTED, "there is no such method; reflection lists them")
     elif headers.get(b"grpc-encoding", b"identity") != b"identity":
         refusal = failure(Code.UNIMPLEMENTED, "messages must not be compressed")
+    elif repeated is not None:
+        # Proxies and servers disagree which value counts.
+        detail = f"the header {repeated.decode()} is repeated; send it once"
+        refusal = failure(Code.INVALID_ARGUMENT, detail)
     elif timeout is None and b"grpc-timeout" in headers:
         refusal = failure(Code.INVALID_ARGUMENT, "grpc-timeout is not as gRPC has it")
     return Call(method, timeout, token, refusal)

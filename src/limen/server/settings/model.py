@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Struct
 
-from limen.http import HeaderStyle, ProxyHeader
+from limen.http import AddressSettings, ClientAddresses, HeaderStyle, ProxyHeader
 from limen.model import OnError
 from limen.server.settings import kinds
 from limen.server.settings.bind import Bind
@@ -105,12 +105,23 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     variable, with commas."""
     trusted_proxies: Annotated[tuple[str, ...], kinds.NETWORKS] = ("127.0.0.0/8", "::1")
     """Who may forward requests to `/v1/auth`: the networks of the gateways, and of the proxies in
-    front of them: `["10.0.0.5"]`. In a variable, with commas."""
+    front of them: `["10.0.0.5"]`. The dashboard counts failed sign-ins by the client address that
+    they report. In a variable, with commas."""
     address_header: Annotated[ProxyHeader, kinds.choice(get_args(ProxyHeader))] = "x-forwarded-for"
     """The header in which the gateway says who the client is: `x-forwarded-for`, `forwarded`,
     `x-real-ip`, `cf-connecting-ip` or `true-client-ip`."""
     ipv6_prefix: Annotated[int, kinds.IPV6_PREFIX] = 64
     """How many bits of an IPv6 address are one client: 48, 56, `64` or 128."""
+
+    def client_addresses(self) -> ClientAddresses:
+        """Return the resolver of client addresses behind the trusted proxies."""
+        return ClientAddresses(
+            AddressSettings(
+                trusted_proxies=self.trusted_proxies,
+                header=self.address_header,
+                ipv6_prefix=self.ipv6_prefix,
+            )
+        )
 
 
 class GrpcSettings(Struct, frozen=True, kw_only=True):
