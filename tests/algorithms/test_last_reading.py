@@ -95,3 +95,17 @@ def test_state_that_has_less_left_than_the_reading_stays_as_it_is(limit: Limit) 
     reading = origin.decide(limit, START_US + 1, 1, True)
     continued(limit, reading, 1, START_US + 1, state=state)
     assert left(state, limit, START_US + 1) == 0
+
+
+@pytest.mark.parametrize("algorithm", ["rolling_window", "packed_window"])
+def test_units_of_an_older_reading_free_no_newer_unit_early(algorithm: str) -> None:
+    limit = Limit(5, 10, algorithm=algorithm)
+    state, origin = STATES[limit.algorithm](limit), STATES[limit.algorithm](limit)
+    origin.decide(limit, START_US, 4, True)
+    state.decide(limit, START_US + 8_000_000, 1, True)
+    now_us = START_US + 9_000_000
+    reading = origin.decide(limit, now_us, 1, False)
+    continued(limit, reading, 1, now_us, state=state)
+    assert left(state, limit, now_us) == 1
+    assert left(state, limit, START_US + 17_999_999) <= 4
+    assert left(state, limit, START_US + 18_000_000) == 5

@@ -217,6 +217,78 @@ IN_STORE: tuple[Mutant, ...] = (
         """,
     ),
     *mutants_of(
+        "backends/redis/deadline.py",
+        "tests/backends/test_deadline.py",
+        """
+        pauses-count
+        - step_s if step_s < self._max_step_s else self._max_step_s
+        + step_s
+        only-one-step-is-measured
+        -         self._last_s = read_s
+        +         pass
+        waits-longer-than-a-tick
+        - return max(min(self.left(), self.tick_s), 0.0)
+        + return max(self.left(), 0.0)
+        """,
+    ),
+    *mutants_of(
+        "algorithms/last_reading.py",
+        "tests/algorithms/test_last_reading.py",
+        """
+        age-forgotten
+        - read_us = now_us - last.age_us
+        + read_us = now_us - 2 * last.age_us
+        freed-at-once
+        - ((first, retry_us), (units - first, reset_us))
+        + ((first, 0), (units - first, reset_us))
+        all-freed-at-retry-after
+        - ((first, retry_us), (units - first, reset_us))
+        + ((first, retry_us), (units - first, retry_us))
+        used-up-state-charged-again
+        - if units <= 0:
+        + if units == 0:
+        stamps-out-of-order
+        - max(stamp_us, state.newest_us - state.offset_us)
+        + stamp_us
+        """,
+    ),
+    *mutants_of(
+        "last_readings.py",
+        "tests/test_guarded.py -k LastReading",
+        """
+        read-twice
+        - self._recent.pop(key, None) or older
+        + self._recent.get(key) or older
+        older-than-recent
+        - entry = self._recent.pop(key, None) or older
+        + entry = older or self._recent.pop(key, None)
+        reset-overlooked
+        - if age_us >= reading[3]:
+        + if age_us < 0:
+        without-bound
+        - if len(recent) >= _MAX_RECENT:
+        + if False:
+        """,
+    ),
+    *mutants_of(
+        "guarded.py",
+        "tests/test_guarded.py -k LastReading",
+        """
+        reading-not-used
+        - if last is not None:
+        + if False:
+        every-instance-takes-all-that-is-left
+        - -(-free // self.instances)
+        + free
+        reading-survives-a-reset
+        -                 self._last_readings.take(check)
+        +                 pass
+        old-quota-kept
+        - max(check.limit.capacity - last.used, 0)
+        + max(last.reading[1], 0)
+        """,
+    ),
+    *mutants_of(
         "guarded.py",
         "tests/test_guarded.py -k TestChanges",
         """
@@ -229,8 +301,8 @@ IN_STORE: tuple[Mutant, ...] = (
         + charge, holder)
         by tests/test_guarded.py -k 'TestMixed'
         whole-instead-of-share
-        - local = [self._share(check) for check, source in pairs if source == "local"]
-        + local = [check for check, source in pairs if source == "local"]
+        - share, last = self._share(check), self._last_readings.take(check)
+        + share, last = check, self._last_readings.take(check)
         by tests/test_guarded.py -k 'TestShare'
         receipt-of-the-store-used-here
         - if receipt.source != "local":
