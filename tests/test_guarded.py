@@ -29,6 +29,7 @@ from limen.backends import Change, sampled
 from limen.keys import redis_key
 from limen.limiter import plan
 from limen.model import ALGORITHMS, OnError
+from limen.model.text import digest
 from tests import servers
 from tests.conformance.stores import LIMITERS, Blocking, Threaded, is_renewed
 
@@ -606,6 +607,14 @@ class TestLastReading:
         assert table.take(Check(LIMIT, "hot")) is not None
         assert table.take(Check(LIMIT, "hot")) is None
         assert table.take(Check(LIMIT, "k0")) is None
+
+    def test_states_of_long_keys_and_subjects_are_told_apart(self) -> None:
+        long = "x" * 5_000
+        subjects = [None, "s", long, f"{long}y", digest(long)]
+        checks = [Check(LIMIT, key, subject=each) for key in ("k", long) for each in subjects]
+        identities = {last_readings.state_id(check) for check in checks}
+        assert len(identities) == len(checks)
+        assert max(len(str(each)) for each in identities) < 500
 
 
 class TestDebts:

@@ -10,15 +10,15 @@ import time
 from collections.abc import Sequence
 
 from limen.algorithms.last_reading import LastReading
+from limen.keys import MAX_PLAIN, memory_key
 from limen.model import Check, Limit, Reading
+from limen.model.text import digest
 
 _MAX_RECENT = 10_000
 """How many keys one generation holds. There are two, so up to twice as many are remembered."""
-_MAX_KEY = 1_024
-"""Longer keys are not remembered, so that the table takes a bounded amount of memory."""
 
-StateId = str | tuple[str, str]
-_Entry = tuple[float, Check, Reading]
+StateId = str | tuple[str, ...]
+_Entry = tuple[float, int, int, Reading]
 
 
 class LastReadings:
@@ -39,12 +39,10 @@ class LastReadings:
         """Keep what the store said about each check. Slots are not kept."""
         now_s, recent = time.monotonic(), self._recent
         for check, reading in zip(checks, readings, strict=True):
-            limit, key, subject = check.limit, check.key, check.subject
+            limit = check.limit
             # Without a time to reset, nothing is counted, or a shadow check could not be read.
-            if type(limit) is Limit and reading[3] and len(key) <= _MAX_KEY:
-                # As `state_id` does, without the call: this runs at every decision.
-                state = limit.identity + key
-                recent[state if subject is None else (state, subject)] = (now_s, check, reading)
+            if type(limit) is Limit and reading[3]:
+                recent[state_id(check)] = (now_s, limit.capacity, check.cost, reading)
         if len(recent) >= _MAX_RECENT:
             self._recent, self._older = {}, recent
 
@@ -55,15 +53,21 @@ class LastReadings:
         entry = self._recent.pop(key, None) or older
         if entry is None:
             return None
-        read_s, asked, reading = entry
+        read_s, capacity, cost, reading = entry
         age_us = int((time.monotonic() - read_s) * 1e6)
         if age_us >= reading[3]:
             return None
-        capacity = asked.limit.capacity if isinstance(asked.limit, Limit) else 0
-        return LastReading(age_us, capacity - reading[1], reading, asked.cost)
+        return LastReading(age_us, capacity - reading[1], reading, cost)
 
 
 def state_id(check: Check) -> StateId:
-    """Return what identifies the state of a check in one namespace of a store."""
-    state = check.limit.identity + check.key
-    return state if check.subject is None else (state, check.subject)
+    """Return what identifies the state of a check in one namespace of a store.
+
+    Long text is replaced by its digest, as in `memory_key`.
+    """
+    subject = check.subject
+    if subject is None:
+        return memory_key(check)
+    if len(subject) > MAX_PLAIN:
+        return memory_key(check), "", digest(subject)
+    return memory_key(check), subject
