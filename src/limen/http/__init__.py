@@ -3,7 +3,13 @@
 Pure: text and numbers in, text and numbers out. Knows no framework, no server and no store.
 """
 
-from limen.http.address import AddressSettings, Client, ClientAddresses, ProxyHeader
+from limen.http.address import (
+    OPTIONAL_WHITESPACE,
+    AddressSettings,
+    Client,
+    ClientAddresses,
+    ProxyHeader,
+)
 from limen.http.answer import COUNTED, Answer, Quota, answer_of, answer_of_verdict
 from limen.http.headers import (
     MAX_POLICIES,
@@ -20,6 +26,7 @@ from limen.http.styles import HeaderStyle, exposed_headers, valid_styles
 __all__ = [
     "COUNTED",
     "MAX_POLICIES",
+    "OPTIONAL_WHITESPACE",
     "AddressSettings",
     "Answer",
     "Client",

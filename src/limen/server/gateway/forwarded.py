@@ -18,7 +18,7 @@ from urllib.parse import quote_from_bytes
 import msgspec
 from msgspec import Struct
 
-from limen.http import AddressSettings, ClientAddresses, normal_path
+from limen.http import OPTIONAL_WHITESPACE, AddressSettings, ClientAddresses, normal_path
 from limen.server.exchange import Rejected
 from limen.server.settings import Forwarded, GatewaySettings
 
@@ -38,6 +38,7 @@ _PREFIXED = {b"host": _HOST, b"sec-fetch-site": _SITE}
 _LISTS = (b"x-forwarded-for", b"forwarded")
 _METHOD_FORM = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _AUTHORITY_END = re.compile(rb"[/?#]")
+_WHITESPACE = OPTIONAL_WHITESPACE.encode()
 _ASCII = bytes(range(128))
 _STANDARD = bytes.maketrans(b"-_", b"+/")
 
@@ -153,6 +154,7 @@ def _gathered(form: _Form, headers: Iterable[tuple[bytes, bytes]]) -> list[Value
         at = place_of(name)
         if at is None:
             continue
+        value = value.strip(_WHITESPACE)
         before = found[at]
         if before is None:
             found[at] = value
@@ -231,7 +233,7 @@ def _claimed(value: bytes, header: bytes, claim: str) -> str:
 
     `value` is the whole JWT, perhaps after `Bearer`, or its payload alone.
     """
-    parts = value.strip().rpartition(b" ")[2].split(b".")
+    parts = value.rpartition(b" ")[2].split(b".")
     payload = parts[1 if len(parts) == 3 else 0].rstrip(b"=").translate(_STANDARD)
     try:
         text = base64.b64decode(payload + b"=" * (-len(payload) % 4), validate=True)
