@@ -41,3 +41,30 @@ def test_whitespace_around_a_key_does_not_make_a_new_key(gateway: Gateway, key: 
     answers = [write(gateway, value) for value in values]
     assert reached(answers) == WRITES_PER_KEY
     assert {answer.status for answer in answers} == {200, 429}
+
+
+def test_repeated_key_headers_are_refused(gateway: Gateway, key: str) -> None:
+    assert reached([write(gateway, key) for _ in range(WRITES_PER_KEY)]) == WRITES_PER_KEY
+    listed = [f"{key}, junk", f"junk,{key}", f"{key},", f",{key}", f"{key}\t,\tjunk"]
+    answers = [write(gateway, value) for value in listed]
+    assert [answer.problem["status"] for answer in answers] == [400] * len(listed)
+    repeated = [(key, "junk"), ("junk", key), (key, key), (key, "junk", "more"), ("a,b", key)]
+    answers = [write(gateway, *values) for values in repeated]
+    if gateway.kind.is_grpc:
+        # Envoy counts the first line. The application must not see another.
+        lines = [answer.reached["lines"] for answer in answers if "x-app" in answer.headers]
+        assert [[value for name, value in each if name == "x-api-key"] for each in lines] == [
+            ["junk"]
+        ]
+        return
+    assert [answer.problem["status"] for answer in answers] == [400] * len(repeated)
+    if gateway.kind.bodies:
+        assert "X-Api-Key header is repeated" in answers[0].problem["detail"]
+
+
+def test_an_empty_line_beside_a_key_does_not_make_a_new_key(gateway: Gateway, key: str) -> None:
+    assert reached([write(gateway, key) for _ in range(WRITES_PER_KEY)]) == WRITES_PER_KEY
+    answers = [write(gateway, key, ""), write(gateway, key, " "), write(gateway, key, "\t")]
+    assert reached(answers) == 0
+    # Some gateways remove an empty line. The key that is left has no requests left.
+    assert {answer.status for answer in answers} <= {400, 429}

@@ -103,6 +103,14 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     """Which headers become which attributes, for `/v1/auth`: `["user=X-User-Id"]`;
     `"plan=X-Jwt-Payload:plan"` takes one claim. The gateway must write or remove each of them. In a
     variable, with commas."""
+    list_headers: Annotated[tuple[str, ...], kinds.HEADER_NAMES] = (
+        "Accept-Language",
+        "Referer",
+        "User-Agent",
+    )
+    """Headers in `gateway.attributes` whose values may contain commas: `["User-Agent"]`. Any other
+    header in `gateway.attributes` that is repeated or contains a comma is refused. In a variable,
+    with commas."""
     trusted_proxies: Annotated[tuple[str, ...], kinds.NETWORKS] = ("127.0.0.0/8", "::1")
     """Who may forward requests to `/v1/auth`: the networks of the gateways, and of the proxies in
     front of them: `["10.0.0.5"]`. In a variable, with commas."""
