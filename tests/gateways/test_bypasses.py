@@ -68,3 +68,36 @@ def test_an_empty_line_beside_a_key_does_not_make_a_new_key(gateway: Gateway, ke
     assert reached(answers) == 0
     # Some gateways remove an empty line. The key that is left has no requests left.
     assert {answer.status for answer in answers} <= {400, 429}
+
+
+SPELLINGS = (
+    *("/internal;x/a", "/internal;x", "/;/internal/a", "/;x/internal/a", "/internal;x=1;y=2/a;z"),
+    *("/internal%3bx/a", "/internal%3Bx", "/%3b/internal/a", "//;//internal//a"),
+    *("/x/..;/internal/a", "/x/..;y/internal/a", "/x/..%3b/internal/a", "/.;/internal/a"),
+    *("/x/%2e%2e;/internal/a", "/x/%2e%2e%3b/internal/a", "/x/.%2e%3B/internal/a"),
+    *("/internal\\a", "/x\\..\\internal\\a", "/x/..\\internal/a", "/\\internal", "/.\\internal"),
+    *("/internal%5ca", "/internal%5Ca", "/x%5c..%5cinternal%5ca", "/x/%2e%2e%5cinternal;y\\a"),
+)
+
+
+def test_path_parameters_and_backslashes_do_not_bypass_a_rule(auth_gateway: Gateway) -> None:
+    client = new_address()
+    for path in SPELLINGS:
+        # Some gateways redirect to the normal path, or refuse the request themselves.
+        answer = auth_gateway.ask(path, of=client)
+        assert answer.status in (auth_gateway.kind.blocked, 307, 400), path
+        assert "x-app" not in answer.headers
+
+
+AMBIGUOUS = (
+    *("/internal;x=%2f..%2fpublic/a", "/internal;x%5c..%5c../a", "/a%3bx%2F..%2F../b"),
+    *("/internal/a%2f..%2f..%2fpublic", "/internal/a%5c..%5c..%5cpublic"),
+)
+
+
+def test_an_ambiguous_path_is_refused(auth_gateway: Gateway) -> None:
+    client = new_address()
+    for path in AMBIGUOUS:
+        answer = auth_gateway.ask(path, of=client)
+        assert answer.status in (307, 400), path
+        assert "x-app" not in answer.headers

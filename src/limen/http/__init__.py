@@ -19,8 +19,9 @@ from limen.http.headers import (
     raw_headers,
     retry_after_s,
 )
+from limen.http.paths import is_ambiguous, normal_path
 from limen.http.problem import Problem, Refusal, refusal, shedding, status_of
-from limen.http.routes import Routes, normal_path
+from limen.http.routes import Routes
 from limen.http.styles import HeaderStyle, exposed_headers, valid_styles
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "answer_of_verdict",
     "exposed_headers",
     "headers",
+    "is_ambiguous",
     "normal_path",
     "policies",
     "raw_headers",

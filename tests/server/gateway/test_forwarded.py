@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,9 +161,17 @@ def test_what_is_no_method_is_refused(method: str | bytes) -> None:
         (b"/x/../search", "/search"),
         (b"/x/%2e%2e/search", "/search"),
         (b"/%2E/s%65arch", "/search"),
-        (b"/..%2f..%2Fsearch", "/search"),
-        (b"/search;v=1", "/search;v=1"),
-        (b"/search%3Bv=1", "/search;v=1"),
+        (b"/x//search", "/x/search"),
+        (b"/x%2fsearch", "/x/search"),
+        (b"/search;v=1", "/search"),
+        (b"/search%3Bv=1", "/search"),
+        (b"/;/search;a;b=c/;", "/search"),
+        (b"/x/..;/search", "/search"),
+        (b"/x/%2e%2e;v=1/search", "/search"),
+        (b"/.;/search", "/search"),
+        (b"/x\\search", "/x/search"),
+        (b"/x%5csearch%5C", "/x/search"),
+        (b"/" + b";" * 100_000, "/"),
         (b"/search%3fq=1", "/search?q=1"),
         (b"/%2573earch", "/%73earch"),
         (b"/%", "/%"),
@@ -184,6 +193,58 @@ def test_a_path_has_one_spelling(sent: bytes, path: str) -> None:
     assert read_prefixed(sent)["path"] == path
     url = b"https://shop.example" + sent
     assert read(ADDRESS + raw(x_original_method="GET", x_original_url=url))["path"] == path
+
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "gateways.md").read_text()
+
+
+def rows_of(heading: str) -> list[list[str]]:
+    """Return the cells of a table in the guide, without the heading and the line below it."""
+    table = GUIDE.partition(heading)[2].partition("\n\n")[0]
+    return [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+
+
+def test_the_guide_shows_the_path_that_rules_see() -> None:
+    rows = rows_of("| request | path that rules see |")
+    assert len(rows) == 9
+    for spellings, path in rows:
+        for spelling in re.findall(r"`([^`]+)`", spellings):
+            headers = ADDRESS + raw(x_forwarded_method="GET", x_forwarded_uri=spelling)
+            assert f"`{read(headers)['path']}`" == path.partition(":")[0]
+    for spellings, *_ in rows_of("| request | some servers see | others see |"):
+        for spelling in re.findall(r"`([^`]+)`", spellings):
+            headers = ADDRESS + raw(x_forwarded_method="GET", x_forwarded_uri=spelling)
+            assert refused(headers).startswith("the path is ambiguous: ")
+
+
+AMBIGUOUS = (
+    *(b"/..%2f..%2Fsearch", b"/x/a%2f..%2f..%2fsearch", b"/x//../search", b"/x/;/../search"),
+    *(b"/x;v=%2f../search", b"/x;v=%2f..%2fsearch/y", b"/x;v\\..\\..\\search", b"/x;%5c../search"),
+    *(b"/x/..%3b/search", b"/x/..\\search", b"/x%5c..%5csearch", b"/x/%2e%2e%3bv/search"),
+)
+
+
+@pytest.mark.parametrize("path", AMBIGUOUS)
+def test_a_path_on_which_servers_disagree_is_refused(path: bytes) -> None:
+    headers = ADDRESS + raw(x_forwarded_method="GET", x_forwarded_uri=path)
+    assert refused(headers).startswith("the path is ambiguous: ")
+    with pytest.raises(Rejected, match="the path is ambiguous"):
+        read_prefixed(path)
+
+
+@pytest.mark.parametrize(
+    ("normalize", "path"),
+    [
+        (["parameters", "backslashes"], "/x/y/z"),
+        (["parameters"], "/x/y\\z"),
+        (["backslashes"], "/x;a/y/z"),
+        ([], "/x;a/y\\z"),
+    ],
+)
+def test_each_step_can_be_left_out(normalize: list[str], path: str) -> None:
+    by = reader(normalize_path=normalize)
+    headers = ADDRESS + raw(x_forwarded_method="GET", x_forwarded_uri="/x;a/y%5cz")
+    assert read(headers, by=by)["path"] == path
 
 
 def test_what_is_no_path_stays_as_it_is() -> None:

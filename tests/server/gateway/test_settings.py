@@ -18,6 +18,8 @@ from limen.server.settings import load
         ("ATTRIBUTES", "t=X-Limen-Token", "X-Limen-Token is for limen itself"),
         ("ATTRIBUTES", "s=Sec-Fetch-Site", "Sec-Fetch-Site is for limen itself"),
         ("LIST_HEADERS", "Via,not a name", "expected the name of a header, such as 'User-Agent'"),
+        ("NORMALIZE_PATH", "parameter", "did you mean 'parameters'?"),
+        ("NORMALIZE_PATH", "parameters,parameters", "expected each word once"),
         ("TRUSTED_PROXIES", "*", "cannot be '*': whoever connects could then choose an address"),
         ("TRUSTED_PROXIES", "10.0.0.1/8", "did you mean '10.0.0.0/8'?"),
         ("TRUSTED_PROXIES", "", "expected a list of networks, such as ['10.0.0.0/8']"),

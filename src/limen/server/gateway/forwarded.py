@@ -21,7 +21,13 @@ from urllib.parse import quote_from_bytes
 import msgspec
 from msgspec import Struct
 
-from limen.http import OPTIONAL_WHITESPACE, AddressSettings, ClientAddresses, normal_path
+from limen.http import (
+    OPTIONAL_WHITESPACE,
+    AddressSettings,
+    ClientAddresses,
+    is_ambiguous,
+    normal_path,
+)
 from limen.server.exchange import Rejected
 from limen.server.settings import GatewaySettings
 
@@ -85,6 +91,7 @@ class Reader:
                 ipv6_prefix=settings.ipv6_prefix,
             )
         )
+        self._normalize = settings.normalize_path
         always = {**_ALWAYS, header.encode(): _ADDRESS}
         self._forms = (
             _form({**always, **_FORWARDED}, settings),
@@ -122,7 +129,7 @@ class Reader:
         is_prefixed, peer, *_, repeated = request
         form = self._forms[is_prefixed]
         _refuse_lists(form, request, repeated)
-        found = {"method": _method(request), "path": _path(request)}
+        found = {"method": _method(request), "path": _path(request, self._normalize)}
         host = _host(request)
         if host:
             found["host"] = host
@@ -229,8 +236,8 @@ def _method(request: Sequence[Any]) -> str:
     return method.decode("ascii")
 
 
-def _path(request: Sequence[Any]) -> str:
-    found = {_normal(value) for value in request[_URI : _URL + 1] if value}
+def _path(request: Sequence[Any], normalize: Sequence[str]) -> str:
+    found = {_normal(value, normalize) for value in request[_URI : _URL + 1] if value}
     path: str = _only(found, "path", "X-Forwarded-Uri, X-Original-URI or X-Original-URL")
     return path
 
@@ -258,11 +265,17 @@ def _only(found: set[Any], what: str, headers: str) -> Any:
     )
 
 
-def _normal(uri: bytes) -> str:
-    if uri.isascii():
-        return normal_path(uri.decode("ascii"))
+def _normal(uri: bytes, normalize: Sequence[str]) -> str:
     # Bytes that ought to have been encoded are, so that all spellings are decoded together.
-    return normal_path(quote_from_bytes(uri, _ASCII))
+    text = uri.decode("ascii") if uri.isascii() else quote_from_bytes(uri, _ASCII)
+    parameters, backslashes = "parameters" in normalize, "backslashes" in normalize
+    if is_ambiguous(text, strip_parameters=parameters, convert_backslashes=backslashes):
+        raise Rejected(
+            400,
+            "the path is ambiguous: servers disagree about its dot segments, slashes or "
+            "parameters. Send it without '..'",
+        )
+    return normal_path(text, strip_parameters=parameters, convert_backslashes=backslashes)
 
 
 def _plain_host(name: bytes) -> str:

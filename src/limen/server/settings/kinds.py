@@ -113,6 +113,21 @@ def choice(words: Iterable[str]) -> Kind:
     return Kind(valid)
 
 
+def choices(words: Iterable[str]) -> Kind:
+    """Return the kind of a list of words, each among several and given once."""
+    one = choice(words)
+
+    def valid(value: object) -> tuple[str, ...]:
+        if not isinstance(value, list | tuple):
+            raise _unfit("a list", value)
+        found = tuple([one.valid(word) for word in value])
+        if len(set(found)) < len(found):
+            raise _unfit("each word once", value)
+        return found
+
+    return Kind(valid, _words, list)
+
+
 def secret(least: int, characters: re.Pattern[str] | None = None) -> Kind:
     """Return the kind of a secret of so many characters; an empty one is none."""
 

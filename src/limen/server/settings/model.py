@@ -22,6 +22,7 @@ Checks = Literal["auto", "open", "token"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
 Keys = Literal["plain", "hashed"]
+PathStep = Literal["parameters", "backslashes"]
 
 
 class StoreSettings(Struct, frozen=True, kw_only=True):
@@ -111,6 +112,13 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     """Headers in `gateway.attributes` whose values may contain commas: `["User-Agent"]`. Any other
     header in `gateway.attributes` that is repeated or contains a comma is refused. In a variable,
     with commas."""
+    normalize_path: Annotated[tuple[PathStep, ...], kinds.choices(get_args(PathStep))] = (
+        "parameters",
+        "backslashes",
+    )
+    """Steps that `/v1/auth` takes with each path, besides decoding it and resolving dot segments:
+    `parameters` removes `;...` from each segment, `backslashes` makes a slash of each backslash:
+    `["parameters", "backslashes"]`. Empty: neither. In a variable, with commas."""
     trusted_proxies: Annotated[tuple[str, ...], kinds.NETWORKS] = ("127.0.0.0/8", "::1")
     """Who may forward requests to `/v1/auth`: the networks of the gateways, and of the proxies in
     front of them: `["10.0.0.5"]`. In a variable, with commas."""
