@@ -70,6 +70,13 @@ def test_an_empty_line_beside_a_key_does_not_make_a_new_key(gateway: Gateway, ke
     assert {answer.status for answer in answers} <= {400, 429}
 
 
+def test_keys_that_are_not_utf_8_are_counted_apart(gateway: Gateway, key: str) -> None:
+    for byte in ("\x85", "\xfe", "\xff", "!"):
+        answers = [write(gateway, key + byte) for _ in range(WRITES_PER_KEY + 1)]
+        assert [answer.status for answer in answers] == [200] * WRITES_PER_KEY + [429]
+        assert answers[0].reached["headers"]["x-api-key"] == key + byte
+
+
 SPELLINGS = (
     *("/internal;x/a", "/internal;x", "/;/internal/a", "/;x/internal/a", "/internal;x=1;y=2/a;z"),
     *("/internal%3bx/a", "/internal%3Bx", "/%3b/internal/a", "//;//internal//a"),
