@@ -31,7 +31,7 @@ quick: $(VENV)/test ## The minute in between: style, and every test with a tenth
 	$(PYTEST) $(BESIDE) -q --hypothesis-profile=quick
 
 fuzz: $(VENV)/test ## The property tests again, ten times as hard
-	LIMEN_FUZZ=1 $(PYTEST) tests/algorithms tests/backends/test_script.py tests/rules/test_*.py tests/rules/envoy tests/server/test_fuzz.py tests/server/admin/test_fuzzed.py tests/server/grpc/test_fuzz_handler.py tests/server/grpc/test_cut.py tests/server/grpc/test_headers.py tests/server/envoy/test_answer.py --hypothesis-profile=fuzz --timeout=1800
+	LIMEN_FUZZ=1 $(PYTEST) tests/algorithms tests/backends/test_script.py tests/rules/test_*.py tests/rules/envoy tests/server/test_fuzz.py tests/server/admin/test_fuzzed.py tests/server/grpc/test_fuzz_handler.py tests/server/grpc/test_cut.py tests/server/grpc/test_headers.py tests/server/envoy/test_answer.py tests/gateways/test_fuzz.py --hypothesis-profile=fuzz --timeout=1800
 
 faults: $(VENV)/test ## The faults again, at full length (an hour): prints what each let through
 	LIMEN_FAULTS=1 $(PYTEST) tests/faults tests/shared tests/rules/sync tests/rules/stores tests/test_deploy.py tests/dashboard/test_large.py tests/server/insight/test_fleet.py --timeout=1200

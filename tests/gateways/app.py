@@ -94,6 +94,7 @@ class _App(BaseHTTPRequestHandler):
             "method": self.command,
             "path": self.path,
             "headers": {name.lower(): value for name, value in self.headers.items()},
+            "lines": [[name.lower(), value] for name, value in self.headers.items()],
             "body": body.hex(),
         }
         content = json.dumps({"reached": reached}).encode()

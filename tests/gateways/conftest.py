@@ -89,6 +89,12 @@ def gateway(request: pytest.FixtureRequest, running: dict[str, Gateway]) -> Gate
     return running[request.param]
 
 
+@pytest.fixture(params=[kind.name for kind in KINDS if not kind.is_grpc])
+def auth_gateway(request: pytest.FixtureRequest, running: dict[str, Gateway]) -> Gateway:
+    """One that asks `/v1/auth`, as it is shipped."""
+    return running[f"{request.param}-open"]
+
+
 @pytest.fixture(params=[kind.name for kind in KINDS])
 def tokenless(request: pytest.FixtureRequest, running: dict[str, Gateway]) -> Gateway:
     """One that shows limen no token: as it is shipped."""

@@ -14,7 +14,7 @@ from limen.adapters.manner import Options
 from limen.adapters.request import Request, Response
 from limen.adapters.tasks import AsyncDoor
 from limen.adapters.visit import Visit
-from limen.http import ClientAddresses, Refusal, Routes
+from limen.http import OPTIONAL_WHITESPACE, ClientAddresses, Refusal, Routes
 from limen.model import Concurrency, Limit
 
 if TYPE_CHECKING:
@@ -141,8 +141,7 @@ class AsgiRequest(Request):
 
     def header(self, name: str) -> Sequence[str]:
         """Return the values of a header."""
-        wanted = name.encode("latin-1")
-        return [value.decode("latin-1") for each, value in self.scope["headers"] if each == wanted]
+        return values_of(self.scope, name)
 
     @property
     def route(self) -> str | None:
@@ -157,6 +156,16 @@ class AsgiRequest(Request):
     def user(self) -> str | None:
         """Who is logged in, as Starlette's `AuthenticationMiddleware` puts it into the scope."""
         return user_of(self.scope.get("user"))
+
+
+def values_of(scope: Scope, name: str) -> list[str]:
+    """Return the values of a header, whose name is in lower case."""
+    wanted = name.encode("latin-1")
+    return [
+        value.decode("latin-1").strip(OPTIONAL_WHITESPACE)
+        for each, value in scope["headers"]
+        if each == wanted
+    ]
 
 
 def user_of(user: Any) -> str | None:

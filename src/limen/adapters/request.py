@@ -52,7 +52,10 @@ class Request(ABC):
 
     @abstractmethod
     def header(self, name: str) -> Sequence[str]:
-        """Return the values of a header, one for each time it was sent. `name` is in lower case."""
+        """Return the values of a header, one for each time it was sent. `name` is in lower case.
+
+        Spaces and tabs around a value are not part of it (RFC 9110, section 5.5).
+        """
 
     @property
     def route(self) -> str | None:

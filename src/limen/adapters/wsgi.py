@@ -16,7 +16,7 @@ from limen.adapters.manner import Options
 from limen.adapters.request import Request, Response
 from limen.adapters.threads import Door
 from limen.adapters.visit import Visit
-from limen.http import ClientAddresses, Routes
+from limen.http import OPTIONAL_WHITESPACE, ClientAddresses, Routes
 from limen.model import Concurrency, Limit
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class WsgiRequest(Request):
         variable = name.upper().replace("-", "_")
         if variable not in _NOT_PREFIXED:
             variable = f"HTTP_{variable}"
-        found = self._text(variable)
+        found = self._text(variable).strip(OPTIONAL_WHITESPACE)
         return (found,) if found else ()
 
     @property

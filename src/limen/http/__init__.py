@@ -3,7 +3,13 @@
 Pure: text and numbers in, text and numbers out. Knows no framework, no server and no store.
 """
 
-from limen.http.address import AddressSettings, Client, ClientAddresses, ProxyHeader
+from limen.http.address import (
+    OPTIONAL_WHITESPACE,
+    AddressSettings,
+    Client,
+    ClientAddresses,
+    ProxyHeader,
+)
 from limen.http.answer import COUNTED, Answer, Quota, answer_of, answer_of_verdict
 from limen.http.headers import (
     MAX_POLICIES,
@@ -13,13 +19,15 @@ from limen.http.headers import (
     raw_headers,
     retry_after_s,
 )
+from limen.http.paths import is_ambiguous, normal_path
 from limen.http.problem import Problem, Refusal, refusal, shedding, status_of
-from limen.http.routes import Routes, normal_path
+from limen.http.routes import Routes
 from limen.http.styles import HeaderStyle, exposed_headers, valid_styles
 
 __all__ = [
     "COUNTED",
     "MAX_POLICIES",
+    "OPTIONAL_WHITESPACE",
     "AddressSettings",
     "Answer",
     "Client",
@@ -35,6 +43,7 @@ __all__ = [
     "answer_of_verdict",
     "exposed_headers",
     "headers",
+    "is_ambiguous",
     "normal_path",
     "policies",
     "raw_headers",

@@ -37,7 +37,8 @@ _MAX_QUOTED = 64
 _MAX_PAIRS = 16
 _MAX_ADDRESS = 64
 _NAT64 = int(IPv6Address("64:ff9b::")) >> 32
-_OWS = " \t"
+OPTIONAL_WHITESPACE = " \t"
+"""May surround the value of a header, and is not part of it (RFC 9110, section 5.5)."""
 
 
 class AddressSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -159,7 +160,7 @@ def _items(lines: Sequence[str]) -> Iterator[str]:
         end = len(line)
         while end >= 0:
             start = line.rfind(",", 0, end) + 1
-            yield line[start:end].strip(_OWS) if end - start <= _MAX_ENTRY else "?"
+            yield line[start:end].strip(OPTIONAL_WHITESPACE) if end - start <= _MAX_ENTRY else "?"
             end = start - 1
 
 
@@ -204,16 +205,16 @@ def _is_escaped(line: str, at: int) -> bool:
 
 def _for(element: str) -> str:
     """Return the `for` of one element of `Forwarded`; `?` when it has none that can be read."""
-    if not element.strip(_OWS):
+    if not element.strip(OPTIONAL_WHITESPACE):
         return ""
     found = ""
     for _ in range(_MAX_PAIRS):
         name, _, element = element.partition("=")
         value, after = _value(element)
-        value = value.strip(_OWS)
+        value = value.strip(OPTIONAL_WHITESPACE)
         if not value or after is None:
             return "?"
-        if name.strip(_OWS).lower() == "for":
+        if name.strip(OPTIONAL_WHITESPACE).lower() == "for":
             if found:
                 return "?"
             found = value
@@ -234,7 +235,7 @@ def _value(text: str) -> tuple[str, str | None]:
         if end < 0 or not _is_escaped(text, end):
             break
     between, _, after = text[end + 1 :].partition(";")
-    return text[1:end], None if end < 0 or between.strip(_OWS) else after
+    return text[1:end], None if end < 0 or between.strip(OPTIONAL_WHITESPACE) else after
 
 
 def _number(text: str) -> Number | None:
@@ -245,7 +246,7 @@ def _number(text: str) -> Number | None:
 
 @lru_cache(maxsize=8_192)
 def _read(text: str) -> Number | None:
-    text = text.strip(_OWS)
+    text = text.strip(OPTIONAL_WHITESPACE)
     if len(text) > 2 and text[0] == text[-1] == '"':
         text = text[1:-1]
     if text.startswith("["):

@@ -8,9 +8,9 @@ place in the tree of templates is visited at most once, so the work is bounded b
 from __future__ import annotations
 
 from collections.abc import Iterable
-from urllib.parse import unquote
 
 from limen.errors import ConfigurationError, shown
+from limen.http.paths import cut_path, segments_of, unquoted
 
 MAX_TEMPLATES = 10_000
 _MAX_TEMPLATE = 1_000
@@ -67,14 +67,14 @@ class Routes:
         found = self._exact.get(path)
         if found is not None:
             return found
-        path = _path_of(path, decoded)
-        plain = _unquoted(path, decoded)
+        path = cut_path(path, decoded)
+        plain = unquoted(path, decoded)
         if not plain.startswith("/"):
             return None
-        found = self._find(_segments(plain))
+        found = self._find(segments_of(plain))
         if found is None and ("/." in path or ("%2" in path and not decoded)):
             # Others keep an encoded slash, or dots, as part of a segment: nobody gets away by it.
-            whole = [_unquoted(part, decoded) for part in path.split("/") if part]
+            whole = [unquoted(part, decoded) for part in path.split("/") if part]
             found = self._find(whole)
         return found
 
@@ -101,45 +101,6 @@ class Routes:
         place.end = place.end or str(template)
         if len(literals) == len(parts) and "%" not in "".join(literals):
             self._exact.setdefault("/" + "/".join(literals), place.end)
-
-
-def normal_path(path: str, *, decoded: bool = False) -> str:
-    """Return the one spelling of a path: decoded once, no doubled or trailing slash, no dots.
-
-    To be what rules see as `path`. What has no path, such as `*`, stays as it is.
-    """
-    plain = _unquoted(_path_of(path, decoded), decoded)
-    return "/" + "/".join(_segments(plain)) if plain.startswith("/") else plain
-
-
-def _path_of(path: str, decoded: bool) -> str:
-    """Cut off what is not the path: the query, and the server when the request names it."""
-    if not decoded:
-        path = path.partition("?")[0].partition("#")[0]
-    if not path:
-        return "/"
-    if path[0] != "/":
-        scheme, separator, rest = path.partition("://")
-        if separator and scheme.isalnum():
-            path = "/" + rest.partition("/")[2]
-    return path
-
-
-def _unquoted(text: str, decoded: bool) -> str:
-    return text if decoded or "%" not in text else unquote(text, errors="surrogateescape")
-
-
-def _segments(path: str) -> list[str]:
-    """Return the segments of a decoded path, as RFC 3986 resolves dots."""
-    if "//" not in path and "/." not in path and path[-1] != "/":
-        return path[1:].split("/")
-    found: list[str] = []
-    for segment in path.split("/"):
-        if segment == "..":
-            del found[-1:]
-        elif segment and segment != ".":
-            found.append(segment)
-    return found
 
 
 def _find(place: _Place, segments: list[str], at: int) -> str | None:
@@ -182,7 +143,7 @@ def _parts(template: object) -> list[tuple[str, str]]:
 
 def _part(segment: str, template: str) -> tuple[str, str]:
     if "{" not in segment and "}" not in segment:
-        text = _unquoted(segment, False)
+        text = unquoted(segment, False)
         if text in (".", "..") or "/" in text or "?" in text or "#" in text:
             raise ConfigurationError(
                 f"a template has no dot segments, query or encoded slashes, got {shown(template)}"

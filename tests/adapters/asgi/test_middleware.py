@@ -39,6 +39,8 @@ from limen.rules import parse_text
 from limen.testing import ManualClock
 from tests.adapters.serving import serving
 from tests.client.services import Served
+from tests.gateways.app import ask
+from tests.servers import HOST
 
 
 async def hello(request: Request) -> Response:
@@ -392,6 +394,9 @@ class TestKeys:
         with serving(limited(RateLimit("1/hour", key=header("X-Api-Key")))) as client:
             assert statuses(client, 2, headers={"X-Api-Key": "a"}) == [200, 429]
             assert statuses(client, 1, headers={"X-Api-Key": "b"}) == [200]
+            for spelling in ("a\t", "a \t", "\ta"):
+                sent = ("X-Api-Key", spelling)
+                assert ask(client.base_url.port or 0, "/", sent, of=HOST).status == 429
             refused = client.get("/")
             assert refused.status_code == 403
             assert refused.json()["detail"] == (

@@ -13,6 +13,8 @@ import pytest
 
 from tests.adapters.django.sites import Site, eventually, site
 from tests.client.services import Served
+from tests.gateways.app import ask
+from tests.servers import HOST
 
 # Long enough for a machine that has much else to do.
 PATIENT = {"DEADLINE": 5, "EVERYWHERE": True}
@@ -277,6 +279,8 @@ def test_counts_by_header(simple: Site) -> None:
     here, there = simple.visitor(x_api_key="one"), simple.visitor(x_api_key="two")
     assert statuses(here, "/by-header/", 3) == [200, 200, 429]
     assert statuses(there, "/by-header/", 1) == [200]
+    tab = ("X-Api-Key", "one\t")
+    assert ask(simple.visitor().base_url.port or 0, "/by-header/", tab, of=HOST).status == 429
     assert statuses(simple.visitor(), "/by-header/", 1) == [403]
 
 

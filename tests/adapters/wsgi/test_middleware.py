@@ -25,6 +25,8 @@ from tests.adapters.wsgi.serving import (
     under_werkzeug,
 )
 from tests.client.services import Served
+from tests.gateways.app import ask
+from tests.servers import HOST
 
 
 def hello(environ: Any, start_response: Any) -> Iterable[bytes]:
@@ -234,6 +236,9 @@ class TestKeys:
         with under_waitress(limited(RateLimit("1/hour", key=header("X-Api-Key")))) as client:
             assert statuses(client, 2, headers={"X-Api-Key": "a"}) == [200, 429]
             assert statuses(client, 1, headers={"X-Api-Key": "b"}) == [200]
+            for spelling in ("a\t", "a \t", "\ta"):
+                sent = ("X-Api-Key", spelling)
+                assert ask(client.base_url.port or 0, "/", sent, of=HOST).status == 429
             refused = client.get("/")
             assert refused.status_code == 403
             assert refused.json()["detail"] == (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limen.rules.envoy import attributes_of
+from limen.rules.envoy import attributes_of, import_files
 
 KEYS = st.one_of(
     st.sampled_from(
@@ -42,6 +42,8 @@ ENTRIES = st.lists(st.tuples(KEYS, VALUES), max_size=6)
         ([("user", "")], {"user": "∅"}),
         ([("user", "∅")], {"user": "∅∅"}),
         ([("user", "∅x")], {"user": "∅x"}),
+        ([("user", "\t4 2 \t")], {"user": "4 2"}),
+        ([("user", " \t")], {"user": "∅"}),
     ],
 )
 def test_a_descriptor_becomes_attributes(
@@ -68,7 +70,24 @@ def test_different_descriptors_are_different_attributes(
     one: list[tuple[str, str]], other: list[tuple[str, str]]
 ) -> None:
     same = attributes_of("edge", one) == attributes_of("edge", other)
-    assert same == (one == other)
+    assert same == (stripped(one) == stripped(other))
+
+
+def test_whitespace_around_a_configured_value_is_not_part_of_it() -> None:
+    text = """
+domain: edge
+descriptors:
+  - {key: plan, value: " pro\\t", rate_limit: {unit: day, requests_per_unit: 2}}
+  - {key: path, value: " /api/*", rate_limit: {unit: day, requests_per_unit: 2}}
+  - {key: blank, value: "  ", rate_limit: {unit: day, requests_per_unit: 2}}
+"""
+    imported = import_files([("edge.yaml", text.encode())])
+    conditions = [rule["match"] for rule in imported.document["rules"]]
+    assert [list(each.values())[2] for each in conditions] == ["pro", "/api/*", "∅"]
+
+
+def stripped(entries: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(key, value.strip(" \t")) for key, value in entries]
 
 
 @given(ENTRIES, ENTRIES)

@@ -173,6 +173,21 @@ def test_the_status_of_a_refusal_can_be_chosen(service: Asker) -> None:
         assert (answer.status, answer.detail[:20]) == (400, "the query takes cost")
 
 
+def test_a_request_that_cannot_be_counted_is_refused_with_the_chosen_status(service: Asker) -> None:
+    repeated = [(b"x-user", b"a, b")]
+    for query, status in ((b"", 400), (b"deny_status=403", 403)):
+        answer = ask(service, "/plan", headers=repeated, query=query)
+        assert (answer.status, answer.headers["limen-status"]) == (status, "400")
+        assert answer.json["status"] == status
+        assert answer.detail.startswith("X-User header is repeated or contains a comma")
+        wrong = [(b"x-tokens", b"many")]
+        answer = ask(service, "/llm", "tokens", headers=wrong, query=query)
+        assert (answer.status, answer.headers["limen-status"]) == (status if query else 422, "422")
+    # A mistake in the question itself has its own status: the gateway is set up wrongly.
+    token = raw(x_limen_token="wrong")
+    assert ask(service, "/plan", headers=token, query=b"deny_status=403").status == 401
+
+
 def test_the_cost_can_be_chosen_by_the_gateway_alone(service: Asker) -> None:
     answer = ask(service, "/search", "costly", query=b"cost=2")
     assert '"search#1";r=0' in answer.headers["ratelimit"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,7 +143,7 @@ def test_what_is_missing_is_named(missing: str, says: str, empty: bool) -> None:
     assert says in refused(left + ([(missing.encode(), b"")] if empty else []))
 
 
-@pytest.mark.parametrize("method", ["GET, POST", "G T", "G\x00T", b"\xff", "GET\t", "(GET)"])
+@pytest.mark.parametrize("method", ["GET, POST", "G T", "G\x00T", b"\xff", "G\tET", "(GET)"])
 def test_what_is_no_method_is_refused(method: str | bytes) -> None:
     headers = raw(x_forwarded_method=method, x_forwarded_uri="/")
     assert refused(headers) == "the forwarded method is no method of HTTP"
@@ -159,9 +161,17 @@ def test_what_is_no_method_is_refused(method: str | bytes) -> None:
         (b"/x/../search", "/search"),
         (b"/x/%2e%2e/search", "/search"),
         (b"/%2E/s%65arch", "/search"),
-        (b"/..%2f..%2Fsearch", "/search"),
-        (b"/search;v=1", "/search;v=1"),
-        (b"/search%3Bv=1", "/search;v=1"),
+        (b"/x//search", "/x/search"),
+        (b"/x%2fsearch", "/x/search"),
+        (b"/search;v=1", "/search"),
+        (b"/search%3Bv=1", "/search"),
+        (b"/;/search;a;b=c/;", "/search"),
+        (b"/x/..;/search", "/search"),
+        (b"/x/%2e%2e;v=1/search", "/search"),
+        (b"/.;/search", "/search"),
+        (b"/x\\search", "/x/search"),
+        (b"/x%5csearch%5C", "/x/search"),
+        (b"/" + b";" * 100_000, "/"),
         (b"/search%3fq=1", "/search?q=1"),
         (b"/%2573earch", "/%73earch"),
         (b"/%", "/%"),
@@ -183,6 +193,58 @@ def test_a_path_has_one_spelling(sent: bytes, path: str) -> None:
     assert read_prefixed(sent)["path"] == path
     url = b"https://shop.example" + sent
     assert read(ADDRESS + raw(x_original_method="GET", x_original_url=url))["path"] == path
+
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "gateways.md").read_text()
+
+
+def rows_of(heading: str) -> list[list[str]]:
+    """Return the cells of a table in the guide, without the heading and the line below it."""
+    table = GUIDE.partition(heading)[2].partition("\n\n")[0]
+    return [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+
+
+def test_the_guide_shows_the_path_that_rules_see() -> None:
+    rows = rows_of("| request | path that rules see |")
+    assert len(rows) == 9
+    for spellings, path in rows:
+        for spelling in re.findall(r"`([^`]+)`", spellings):
+            headers = ADDRESS + raw(x_forwarded_method="GET", x_forwarded_uri=spelling)
+            assert f"`{read(headers)['path']}`" == path.partition(":")[0]
+    for spellings, *_ in rows_of("| request | some servers see | others see |"):
+        for spelling in re.findall(r"`([^`]+)`", spellings):
+            headers = ADDRESS + raw(x_forwarded_method="GET", x_forwarded_uri=spelling)
+            assert refused(headers).startswith("the path is ambiguous: ")
+
+
+AMBIGUOUS = (
+    *(b"/..%2f..%2Fsearch", b"/x/a%2f..%2f..%2fsearch", b"/x//../search", b"/x/;/../search"),
+    *(b"/x;v=%2f../search", b"/x;v=%2f..%2fsearch/y", b"/x;v\\..\\..\\search", b"/x;%5c../search"),
+    *(b"/x/..%3b/search", b"/x/..\\search", b"/x%5c..%5csearch", b"/x/%2e%2e%3bv/search"),
+)
+
+
+@pytest.mark.parametrize("path", AMBIGUOUS)
+def test_a_path_on_which_servers_disagree_is_refused(path: bytes) -> None:
+    headers = ADDRESS + raw(x_forwarded_method="GET", x_forwarded_uri=path)
+    assert refused(headers).startswith("the path is ambiguous: ")
+    with pytest.raises(Rejected, match="the path is ambiguous"):
+        read_prefixed(path)
+
+
+@pytest.mark.parametrize(
+    ("normalize", "path"),
+    [
+        (["parameters", "backslashes"], "/x/y/z"),
+        (["parameters"], "/x/y\\z"),
+        (["backslashes"], "/x;a/y/z"),
+        ([], "/x;a/y\\z"),
+    ],
+)
+def test_each_step_can_be_left_out(normalize: list[str], path: str) -> None:
+    by = reader(normalize_path=normalize)
+    headers = ADDRESS + raw(x_forwarded_method="GET", x_forwarded_uri="/x;a/y%5cz")
+    assert read(headers, by=by)["path"] == path
 
 
 def test_what_is_no_path_stays_as_it_is() -> None:
@@ -228,16 +290,52 @@ def test_headers_that_agree_are_one() -> None:
 )
 def test_a_header_that_stands_twice_is_refused(name: str) -> None:
     for values in ((b"a", b"b"), (b"a", b"a"), (b"", b"a")):
-        assert f"the header {name} stands twice" in refused(
-            [(name.encode(), value) for value in values]
-        )
+        said = refused([(name.encode(), value) for value in values])
+        assert said.lower().startswith(f"{name} header is repeated; expected one value")
 
 
 def test_a_single_address_stands_once() -> None:
     by = reader(address_header="x-real-ip")
     headers = raw(x_forwarded_method="GET", x_forwarded_uri="/a", x_real_ip=CLIENT)
     assert read(headers + raw(x_forwarded_for="1.1.1.1"), by=by)["ip"] == CLIENT
-    assert "x-real-ip stands twice" in refused(headers + raw(x_real_ip="1.1.1.1"), by=by)
+    assert "X-Real-Ip header is repeated" in refused(headers + raw(x_real_ip="1.1.1.1"), by=by)
+    listed = [*headers[:2], (b"x-real-ip", f"1.1.1.1, {CLIENT}".encode())]
+    assert "X-Real-Ip header is repeated or contains a comma" in refused(listed, by=by)
+
+
+@pytest.mark.parametrize("value", [b"42, 43", b"42,", b",42", b",", b"42\t,\t43"])
+def test_a_comma_in_a_header_with_one_value_is_refused(value: bytes) -> None:
+    said = "X-User-Id header is repeated or contains a comma; expected one value."
+    assert refused(BASIC + raw(x_user_id=value)).startswith(said)
+    with pytest.raises(Rejected, match=re.escape(said)):
+        read_prefixed(b"/", raw(x_user_id=value))
+    with pytest.raises(Rejected, match="Host header is repeated or contains a comma"):
+        read_prefixed(b"/", raw(host=value))
+
+
+def test_a_comma_in_a_path_is_part_of_it() -> None:
+    headers = raw(x_forwarded_method="GET", x_forwarded_uri="/a,b", x_forwarded_for=CLIENT)
+    assert read(headers)["path"] == "/a,b"
+    by = reader(attributes=["uri=X-Forwarded-Uri"], list_headers=["X-Forwarded-Uri"])
+    assert read(headers, by=by)["uri"] == "/a,b"
+    assert "X-Forwarded-Uri header is repeated;" in refused(headers + headers[1:2], by=by)
+
+
+@pytest.mark.parametrize(
+    "lines", [[b"a, b"], [b"a,b"], [b"a", b"b"], [b"a", b"", b"b"], [b",a ,\t,b ,"]]
+)
+def test_a_list_has_one_spelling(lines: list[bytes]) -> None:
+    by = reader(attributes=["tags=X-Tags", "via=X-Forwarded-For"], list_headers=["x-TAGS"])
+    found = read(BASIC + [(b"x-tags", line) for line in lines], by=by)
+    assert (found["tags"], found["via"]) == ("a, b", CLIENT)
+    given = [*ADDRESS, *[(b"x-tags", line) for line in lines]]
+    assert by.attributes(by.prefixed(GATEWAY, given, "GET", b"/").request)["tags"] == "a, b"
+
+
+def test_browsers_may_send_commas_by_default() -> None:
+    agent = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko)"
+    assert read(BASIC + raw(user_agent=agent))["agent"] == agent
+    assert "agent" not in read(BASIC + raw(user_agent=" , ,"))
 
 
 def test_headers_say_nothing_of_a_path_that_is_the_clients_own() -> None:
@@ -320,6 +418,15 @@ def test_headers_of_the_settings_are_attributes() -> None:
     assert read_prefixed(b"/", raw(x_user_id="7"))["user"] == "7"
 
 
+def test_whitespace_around_a_value_is_not_part_of_it() -> None:
+    jwt = b"\tBearer " + HEADER + b"." + payload(plan="pro") + b".c2lnbmF0dXJl \t"
+    found = read(BASIC + raw(x_user_id="\t 4 2 \t", x_jwt=jwt, x_forwarded_host="a.example\t"))
+    assert (found["user"], found["plan"], found["host"]) == ("4 2", "pro", "a.example")
+    assert "user" not in read(BASIC + raw(x_user_id=" \t "))
+    assert read_prefixed(b"/", raw(x_user_id="7\t"))["user"] == "7"
+    assert READER.forwarded(GATEWAY, raw(x_limen_token="secret\t")).token == b"secret"
+
+
 def test_a_header_may_serve_twice() -> None:
     by = reader(attributes=["uri=X-Forwarded-Uri", "also=X-Forwarded-Uri", "via=X-Forwarded-For"])
     found = read(raw(x_forwarded_method="GET", x_forwarded_uri="/a/?b", x_forwarded_for="1.1.1.1"))
@@ -359,7 +466,7 @@ def test_claims_of_a_jwt(claims: dict[str, Any], found: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        *(b"garbage", b".", b"..", b"a.b", b"a.b.c", b"a.b.c.d.e", b" ", b"!!!!", b"\xff\xfe"),
+        *(b"garbage", b".", b"..", b"a.b", b"a.b.c", b"a.b.c.d.e", b"!!!!", b"\xff\xfe"),
         base64.b64encode(b"[]"),
         base64.b64encode(b'"plan"'),
         base64.b64encode(b'{"plan": "\xff"}'),

@@ -17,9 +17,10 @@ from django.urls import Resolver404, ResolverMatch, resolve
 from django.urls.resolvers import LocalePrefixPattern
 from django.utils.functional import LazyObject
 
+from limen.adapters.asgi import values_of
 from limen.adapters.limit import RateLimit
 from limen.adapters.request import Request
-from limen.http import ClientAddresses
+from limen.http import OPTIONAL_WHITESPACE, ClientAddresses
 
 _NOT_READ: Any = object()
 
@@ -58,11 +59,10 @@ class DjangoRequest(Request):
         """Return the values of a header. By WSGI, those of one name come as one."""
         scope = getattr(self.http, "scope", None)
         if scope is not None:
-            raw = name.encode("latin-1")
-            return [value.decode("latin-1") for each, value in scope["headers"] if each == raw]
+            return values_of(scope, name)
         text = name.upper().replace("-", "_")
         value = self.http.META.get(text if text in _WITHOUT_PREFIX else f"HTTP_{text}")
-        return () if value is None else (value,)
+        return () if value is None else (value.strip(OPTIONAL_WHITESPACE),)
 
     @property
     def match(self) -> ResolverMatch | None:

@@ -10,7 +10,7 @@ import grpc
 from msgspec import Struct
 
 from limen.adapters.request import Request
-from limen.http import ClientAddresses
+from limen.http import OPTIONAL_WHITESPACE, ClientAddresses
 
 
 class Call:
@@ -94,7 +94,7 @@ class CallRequest(Request):
     def header(self, name: str) -> Sequence[str]:
         """Return the values of an entry of the metadata."""
         return [
-            value if isinstance(value, str) else value.decode("latin-1")
+            value.strip(OPTIONAL_WHITESPACE) if isinstance(value, str) else value.decode("latin-1")
             for each, value in self.native.context.invocation_metadata() or ()
             if each == name
         ]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from limen.errors import InvalidInput, InvalidRules, Problem, did_you_mean, shown
+from limen.http import OPTIONAL_WHITESPACE
 from limen.rules.envoy.descriptor import EMPTY
 from limen.rules.findings import got, path_text, unknown_field
 from limen.rules.match import Glob
@@ -167,6 +168,8 @@ class Reader:
     def _descriptor(self, raw: Mapping[str, Any], path: Path) -> Descriptor:
         self._refuse_unknown(raw, path, _DESCRIPTOR)
         value = self._words(raw, path, "value")
+        # A value of nothing but whitespace is not empty: an empty one matches any value.
+        value = value.strip(OPTIONAL_WHITESPACE) or value
         glob = self._glob(value, path)
         limit = self._rate_limit(raw, path)
         is_shadow = self._flag(raw, path, "shadow_mode")

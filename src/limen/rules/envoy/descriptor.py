@@ -21,6 +21,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
+from limen.http import OPTIONAL_WHITESPACE
 from limen.rules.match import ADDRESS
 
 DOMAIN = "domain"
@@ -49,7 +50,8 @@ def attributes_of(domain: str, entries: Sequence[tuple[str, str]]) -> dict[str, 
       has other characters than an attribute may, stood before in the same descriptor, ends in a dot
       and a number, or is `domain`, `descriptor` or `ip`, what can be kept of it is followed by its
       place: `:path` in the first place is `path.1`, a second `header_match` is `header_match.2`.
-    - A value is as it came. An empty one is `∅`, and one of nothing but `∅` has one more of them.
+    - A value has no spaces or tabs around it. An empty one is `∅`, and one of nothing but `∅` has
+      one more of them.
     """
     keys = tuple([key for key, _ in entries])
     descriptor, names = layout(keys)
@@ -71,7 +73,13 @@ def layout(keys: tuple[str, ...]) -> Layout:
 
 
 def value_of(value: str) -> str:
-    """Return a value as rules see it. No two are the same."""
+    """Return a value as rules see it.
+
+    Spaces and tabs around the value of a header are not part of it (RFC 9110, section 5.5), and
+    some proxies remove them. So they are removed here too. Values that differ otherwise stay
+    different.
+    """
+    value = value.strip(OPTIONAL_WHITESPACE)
     return value if value.strip(EMPTY) else value + EMPTY
 
 

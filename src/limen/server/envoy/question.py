@@ -20,7 +20,7 @@ from limen.errors import InvalidInput
 from limen.http import MAX_POLICIES
 from limen.model import MAX_COST
 from limen.rules import RuleSet, parse
-from limen.rules.envoy import attributes_of
+from limen.rules.envoy import attributes_of, value_of
 from limen.rules.ruleset import Resolution
 from limen.server.envoy.limits import current_limit
 from limen.server.envoy.schema import RequestAsSent
@@ -156,7 +156,7 @@ def _overridden(domain: str, entries: list[tuple[str, str]], limit: Any, hits: i
         raise InvalidInput(f"limit: there is no unit with the number {limit.unit}")
     rules = _rules_of(min(limit.requests_per_unit, _MOST_REQUESTS), limit.unit)
     # One text for each list of entries.
-    return _of(rules, repr((domain, *entries)), hits)
+    return _of(rules, repr((domain, *[(key, value_of(value)) for key, value in entries])), hits)
 
 
 def _of(rules: RuleSet, descriptor: str, hits: int) -> Asked:

@@ -91,7 +91,7 @@ class Auth:
     async def _answer(self, scope: Scope, receive: Receive, id_: str, peer: str | None) -> Reply:
         question, options = self._read(scope, peer)
         self._admit(question)
-        known = self._recalled(question, peer, options.cost)
+        known = self._recalled(question, peer, options)
         await read_body(scope, receive, self._service.settings.http.max_body)
         verdict = await self._decide(known)
         self._watch.see(verdict, "auth", id_)
@@ -128,16 +128,19 @@ class Auth:
             # What listens on loopback without a token is not for the pages in a browser there.
             raise Rejected(403, "pages of other sites may not ask without a token")
 
-    def _recalled(self, question: Question, peer: str | None, cost: int) -> _Known:
+    def _recalled(self, question: Question, peer: str | None, options: Options) -> _Known:
         """Return what a question comes under, from memory if it was asked under the same rules."""
-        engine, key = self._service.engine, (cost, question.request)
+        engine, key = self._service.engine, (options.cost, question.request)
         rules = engine.rules
         known = self._memo.get(key, rules)
         if known is not None:
             return known
         if not self._reader.trusts(peer):
             raise Rejected(400, "you may not forward requests: see gateway.trusted_proxies")
-        asked = engine.ask(self._reader.attributes(question.request), cost)
+        try:
+            asked = engine.ask(self._reader.attributes(question.request), options.cost)
+        except (Rejected, InvalidInput) as error:
+            raise _denied(error, options) from None
         faces = None if asked.found.refused else self._gallery.faces(asked)
         known = _Known(asked, tuple(asked.checks), faces)
         # Not if other rules came in between, nor where the time of day has a say.
@@ -166,6 +169,13 @@ class Auth:
         headers: Headers = [(b"limen-status", b"%d" % true)]
         headers += [(name.lower().encode(), value.encode()) for name, value in told.headers]
         return Reply(told.body, headers, told.status)
+
+
+def _denied(error: Rejected | InvalidInput, options: Options) -> Rejected:
+    """Return the refusal of a request that cannot be counted, with the status of all refusals."""
+    status = error.status if isinstance(error, Rejected) else 422
+    headers: Headers = [(b"limen-status", b"%d" % status)]
+    return Rejected(options.deny_status or status, str(error), headers)
 
 
 def _accept(scope: Scope) -> str:

@@ -4,6 +4,9 @@ Of a header nobody can tell whether the gateway wrote it or let it through from 
 is said twice, and not the same, is refused rather than chosen from; and in a question whose path is
 the client's own, the headers that could say another are not looked at.
 
+Gateways join the lines of a repeated header with commas, and applications choose one of them. So a
+comma in a header that has one value is refused like a second line.
+
 Bytes are text in UTF-8, and what is not is kept byte by byte (surrogateescape), as in keys.
 """
 
@@ -18,9 +21,9 @@ from urllib.parse import quote_from_bytes
 import msgspec
 from msgspec import Struct
 
-from limen.http import normal_path
+from limen.http import OPTIONAL_WHITESPACE, is_ambiguous, normal_path
 from limen.server.exchange import Rejected
-from limen.server.settings import Forwarded, GatewaySettings
+from limen.server.settings import GatewaySettings
 
 Value = bytes | None
 # Where the value of a header is kept; those that the settings name come behind.
@@ -35,9 +38,10 @@ _FORWARDED = {
     b"x-original-url": _URL,
 }
 _PREFIXED = {b"host": _HOST, b"sec-fetch-site": _SITE}
-_LISTS = (b"x-forwarded-for", b"forwarded")
+_LISTS = frozenset({b"x-forwarded-for", b"forwarded"})
 _METHOD_FORM = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _AUTHORITY_END = re.compile(rb"[/?#]")
+_WHITESPACE = OPTIONAL_WHITESPACE.encode()
 _ASCII = bytes(range(128))
 _STANDARD = bytes.maketrans(b"-_", b"+/")
 
@@ -52,7 +56,8 @@ class Question(NamedTuple):
     query: bytes
     """The query of the client's request; all of them together, if headers name several."""
     request: tuple[Any, ...]
-    """Whatever attributes are made of, and nothing else: equal ones have equal attributes."""
+    """Whatever attributes are made of, and nothing else: equal ones have equal attributes. The last
+    is the name of a header that is repeated and must not be, or None."""
 
 
 class _Form(Struct, frozen=True):
@@ -62,6 +67,10 @@ class _Form(Struct, frozen=True):
     size: int
     others: tuple[tuple[str, int, bytes, str | None], ...]
     """The attribute, where the value of its header is kept, the header, and the claim in it."""
+    lists: frozenset[int]
+    """Where the lines of a repeated header are joined."""
+    singles: tuple[tuple[int, bytes], ...]
+    """Headers in which a comma is refused, each with the place of its value."""
 
 
 class Reader:
@@ -70,10 +79,11 @@ class Reader:
     def __init__(self, settings: GatewaySettings) -> None:
         header = settings.address_header
         self._addresses = settings.client_addresses()
+        self._normalize = settings.normalize_path
         always = {**_ALWAYS, header.encode(): _ADDRESS}
         self._forms = (
-            _form({**always, **_FORWARDED}, settings.attributes),
-            _form({**always, **_PREFIXED}, settings.attributes),
+            _form({**always, **_FORWARDED}, settings),
+            _form({**always, **_PREFIXED}, settings),
         )
 
     def trusts(self, peer: str | None) -> bool:
@@ -82,7 +92,7 @@ class Reader:
 
     def forwarded(self, peer: str | None, headers: Iterable[tuple[bytes, bytes]]) -> Question:
         """Read a question whose method and path are in headers. Raises `Rejected`."""
-        found = _gathered(self._forms[0], headers)
+        found, repeated = _gathered(self._forms[0], headers)
         query = b""
         for at in (_URI, _URI_2, _URL):
             value = found[at]
@@ -90,28 +100,31 @@ class Reader:
                 # Whatever it says is no attribute. All of them: one may be the client's own.
                 found[at], _, more = value.partition(b"?")
                 query = query + b"&" + more if query else more
-        return Question(found[_TOKEN], None, query, (False, peer, *found[_ADDRESS:]))
+        return Question(found[_TOKEN], None, query, (False, peer, *found[_ADDRESS:], repeated))
 
     def prefixed(
         self, peer: str | None, headers: Iterable[tuple[bytes, bytes]], method: str, path: bytes
     ) -> Question:
         """Read a question whose method and path are those of the client. Raises `Rejected`."""
-        found = _gathered(self._forms[1], headers)
+        found, repeated = _gathered(self._forms[1], headers)
         found[_METHOD], found[_URI] = method.encode(), path
-        return Question(found[_TOKEN], found[_SITE], b"", (True, peer, *found[_ADDRESS:]))
+        request = (True, peer, *found[_ADDRESS:], repeated)
+        return Question(found[_TOKEN], found[_SITE], b"", request)
 
     def attributes(self, request: Sequence[Any]) -> dict[str, str]:
         """Return what rules see of a request. Raises `Rejected` for what nobody could tell."""
         # As they were gathered: who connected stands where the browser's word was.
-        is_prefixed, peer, *_ = request
-        found = {"method": _method(request), "path": _path(request)}
+        is_prefixed, peer, *_, repeated = request
+        form = self._forms[is_prefixed]
+        _refuse_lists(form, request, repeated)
+        found = {"method": _method(request), "path": _path(request, self._normalize)}
         host = _host(request)
         if host:
             found["host"] = host
         address = request[_ADDRESS]
         if not address:
             # Without it all clients would be counted as one, by the address of the gateway.
-            wanted = "-".join(map(str.capitalize, str(self._addresses.header).split("-")))
+            wanted = _title(str(self._addresses.header))
             raise Rejected(
                 400,
                 f"the address of the client is missing: let the gateway send {wanted}, or name "
@@ -120,45 +133,87 @@ class Reader:
         client = self._addresses.of(peer, (address.decode("latin-1"),))
         if client is not None:
             found["ip"], found["address"] = client.key, client.address
-        for name, at, header, claim in self._forms[is_prefixed].others:
+        for name, at, header, claim in form.others:
             value = request[at]
             if value:
+                if at in form.lists:
+                    value = _one_spelling(value)
                 text = _text(value) if claim is None else _claimed(value, header, claim)
                 if text:
                     found[name] = text
         return found
 
 
-def _form(places: dict[bytes, int], others: Iterable[Forwarded]) -> _Form:
+def _form(places: dict[bytes, int], settings: GatewaySettings) -> _Form:
     size = _OTHERS
-    found = []
-    for each in others:
+    others = []
+    # A path may contain a comma. X-Forwarded-Host is a list of which the last element counts.
+    single = {b"host", settings.address_header.encode()}
+    for each in settings.attributes:
         if each.header not in places:
             places[each.header], size = size, size + 1
-        found.append((each.attribute, places[each.header], each.header, each.claim))
-    return _Form(places, size, tuple(found))
+        others.append((each.attribute, places[each.header], each.header, each.claim))
+        single.add(each.header)
+    lists = _LISTS | {name.lower().encode() for name in settings.list_headers}
+    single -= lists
+    return _Form(
+        places,
+        size,
+        tuple(others),
+        lists=frozenset(
+            at for name, at in places.items() if name in lists and (at == _ADDRESS or at >= _OTHERS)
+        ),
+        singles=tuple([(at, name) for name, at in places.items() if name in single]),
+    )
 
 
-def _gathered(form: _Form, headers: Iterable[tuple[bytes, bytes]]) -> list[Value]:
-    """Return the values that a form looks at, each at its place."""
+def _gathered(
+    form: _Form, headers: Iterable[tuple[bytes, bytes]]
+) -> tuple[list[Value], bytes | None]:
+    """Return the values that a form looks at, each at its place, and a header that is repeated."""
     found: list[Value] = [None] * form.size
+    repeated = None
     place_of = form.places.get
     for name, value in headers:
         at = place_of(name)
         if at is None:
             continue
+        value = value.strip(_WHITESPACE)
         before = found[at]
         if before is None:
             found[at] = value
-        elif name in _LISTS:
+        elif at in form.lists:
             found[at] = before + b"," + value
         else:
+            repeated = name
+    return found, repeated
+
+
+def _refuse_lists(form: _Form, request: Sequence[Any], repeated: bytes | None) -> None:
+    if repeated is not None:
+        raise Rejected(
+            400,
+            f"{_title(repeated.decode())} header is repeated; expected one value. Let the gateway "
+            "replace the header that clients send",
+        )
+    for at, header in form.singles:
+        value = request[at]
+        if value and b"," in value:
             raise Rejected(
                 400,
-                f"the header {name.decode()} stands twice, and nobody can tell which one the "
-                "gateway meant; let it replace what its clients send",
+                f"{_title(header.decode())} header is repeated or contains a comma; expected one "
+                "value. To allow lists, add the header to gateway.list_headers",
             )
-    return found
+
+
+def _one_spelling(value: bytes) -> bytes:
+    """Return a list as it is written most often. Empty elements do not count."""
+    elements = [element.strip(_WHITESPACE) for element in value.split(b",")]
+    return b", ".join([element for element in elements if element])
+
+
+def _title(header: str) -> str:
+    return "-".join(map(str.capitalize, header.split("-")))
 
 
 def _method(request: Sequence[Any]) -> str:
@@ -169,8 +224,8 @@ def _method(request: Sequence[Any]) -> str:
     return method.decode("ascii")
 
 
-def _path(request: Sequence[Any]) -> str:
-    found = {_normal(value) for value in request[_URI : _URL + 1] if value}
+def _path(request: Sequence[Any], normalize: Sequence[str]) -> str:
+    found = {_normal(value, normalize) for value in request[_URI : _URL + 1] if value}
     path: str = _only(found, "path", "X-Forwarded-Uri, X-Original-URI or X-Original-URL")
     return path
 
@@ -198,11 +253,17 @@ def _only(found: set[Any], what: str, headers: str) -> Any:
     )
 
 
-def _normal(uri: bytes) -> str:
-    if uri.isascii():
-        return normal_path(uri.decode("ascii"))
+def _normal(uri: bytes, normalize: Sequence[str]) -> str:
     # Bytes that ought to have been encoded are, so that all spellings are decoded together.
-    return normal_path(quote_from_bytes(uri, _ASCII))
+    text = uri.decode("ascii") if uri.isascii() else quote_from_bytes(uri, _ASCII)
+    parameters, backslashes = "parameters" in normalize, "backslashes" in normalize
+    if is_ambiguous(text, strip_parameters=parameters, convert_backslashes=backslashes):
+        raise Rejected(
+            400,
+            "the path is ambiguous: servers disagree about its dot segments, slashes or "
+            "parameters. Send it without '..'",
+        )
+    return normal_path(text, strip_parameters=parameters, convert_backslashes=backslashes)
 
 
 def _plain_host(name: bytes) -> str:
@@ -225,7 +286,7 @@ def _claimed(value: bytes, header: bytes, claim: str) -> str:
 
     `value` is the whole JWT, perhaps after `Bearer`, or its payload alone.
     """
-    parts = value.strip().rpartition(b" ")[2].split(b".")
+    parts = value.rpartition(b" ")[2].split(b".")
     payload = parts[1 if len(parts) == 3 else 0].rstrip(b"=").translate(_STANDARD)
     try:
         text = base64.b64decode(payload + b"=" * (-len(payload) % 4), validate=True)

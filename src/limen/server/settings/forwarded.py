@@ -11,7 +11,8 @@ from limen.errors import ConfigurationError, shown
 OWN = ("method", "path", "host", "ip", "address")
 """The attributes that every forwarded request has, and that no header may replace."""
 _RESERVED = ("x-limen-token", "sec-fetch-site")
-_FORM = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]{0,63})=([!#$%&'*+.^_`|~0-9A-Za-z-]{1,128})(?::(.+))?")
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+_FORM = re.compile(rf"([A-Za-z_][A-Za-z0-9_.-]{{0,63}})=({_NAME.pattern})(?::(.+))?")
 
 
 class Forwarded(Struct, frozen=True):
@@ -41,6 +42,18 @@ def parse_forwarded(value: object) -> tuple[Forwarded, ...]:
         if names.count(name) > 1:
             raise ConfigurationError(f"the attribute {name!r} is given twice")
     return found
+
+
+def parse_header_names(value: object) -> tuple[str, ...]:
+    """Read `["User-Agent", "Via"]`, or raise `ConfigurationError`."""
+    if not isinstance(value, list | tuple):
+        raise ConfigurationError(f"expected a list such as ['User-Agent'], got {shown(value)}")
+    for name in value:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"expected the name of a header, such as 'User-Agent', got {shown(name)}"
+            )
+    return tuple(value)
 
 
 def _parse(text: object) -> Forwarded:

@@ -21,7 +21,7 @@ from limen.masking import masked
 from limen.rules.stores import address as rules_address
 from limen.server.insight.destination import valid_webhook
 from limen.server.settings.bind import Bind, parse_bind
-from limen.server.settings.forwarded import parse_forwarded
+from limen.server.settings.forwarded import parse_forwarded, parse_header_names
 from limen.server.settings.paths import is_address, is_there
 from limen.server.settings.secret import HIDDEN, Secret, SecretAddress
 
@@ -111,6 +111,21 @@ def choice(words: Iterable[str]) -> Kind:
         return value
 
     return Kind(valid)
+
+
+def choices(words: Iterable[str]) -> Kind:
+    """Return the kind of a list of words, each among several and given once."""
+    one = choice(words)
+
+    def valid(value: object) -> tuple[str, ...]:
+        if not isinstance(value, list | tuple):
+            raise _unfit("a list", value)
+        found = tuple([one.valid(word) for word in value])
+        if len(set(found)) < len(found):
+            raise _unfit("each word once", value)
+        return found
+
+    return Kind(valid, _words, list)
 
 
 def secret(least: int, characters: re.Pattern[str] | None = None) -> Kind:
@@ -251,6 +266,7 @@ BIND = Kind(parse_bind, shown=str)
 OPTIONAL_BIND = Kind(_optional_bind, shown=lambda value: str(value or ""))
 NETWORKS = Kind(_networks, _words, list)
 FORWARDED = Kind(parse_forwarded, _words, lambda value: [str(each) for each in value])
+HEADER_NAMES = Kind(parse_header_names, _words, list)
 IPV6_PREFIX = Kind(_ipv6_prefix, lambda text: int(text) if _WHOLE.fullmatch(text) else text)
 FOLDER = Kind(_folder, shown=str)
 FILE = Kind(lambda value: _path(value, "the path of a file"))

@@ -22,6 +22,7 @@ Checks = Literal["auto", "open", "token"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
 Keys = Literal["plain", "hashed"]
+PathStep = Literal["parameters", "backslashes"]
 
 
 class StoreSettings(Struct, frozen=True, kw_only=True):
@@ -103,6 +104,21 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     """Which headers become which attributes, for `/v1/auth`: `["user=X-User-Id"]`;
     `"plan=X-Jwt-Payload:plan"` takes one claim. The gateway must write or remove each of them. In a
     variable, with commas."""
+    list_headers: Annotated[tuple[str, ...], kinds.HEADER_NAMES] = (
+        "Accept-Language",
+        "Referer",
+        "User-Agent",
+    )
+    """Headers in `gateway.attributes` whose values may contain commas: `["User-Agent"]`. Any other
+    header in `gateway.attributes` that is repeated or contains a comma is refused. In a variable,
+    with commas."""
+    normalize_path: Annotated[tuple[PathStep, ...], kinds.choices(get_args(PathStep))] = (
+        "parameters",
+        "backslashes",
+    )
+    """Steps that `/v1/auth` takes with each path, besides decoding it and resolving dot segments:
+    `parameters` removes `;...` from each segment, `backslashes` makes a slash of each backslash:
+    `["parameters", "backslashes"]`. Empty: neither. In a variable, with commas."""
     trusted_proxies: Annotated[tuple[str, ...], kinds.NETWORKS] = ("127.0.0.0/8", "::1")
     """Who may forward requests to `/v1/auth`: the networks of the gateways, and of the proxies in
     front of them: `["10.0.0.5"]`. The dashboard counts failed sign-ins by the client address that
