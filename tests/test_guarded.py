@@ -525,6 +525,7 @@ class TestLastReading:
         poison(admin, Check(limit, "k"))
         here = limiter.check("k", limit)
         assert (here.source, here.allowed, here.remaining) == ("local", False, 0)
+        assert here.receipt is None, "a refused request is not charged"
         assert here.retry_after == pytest.approx(decisions[3].retry_after, abs=60)
         assert limiter.check("other", limit).allowed
 
@@ -562,6 +563,20 @@ class TestLastReading:
         here = limiter.check("k", LIMIT, OTHER)
         assert [part.remaining for part in here.parts] == [2, 0]
         assert (here.allowed, here.limit) == (False, OTHER)
+
+    def test_reading_of_a_store_that_comes_and_goes_hands_out_no_new_share(
+        self, open_limiter: Open, alive: str, admin: redis.Redis
+    ) -> None:
+        limiter = open_limiter(alive)
+        poison(admin, Check(LIMIT, "k"))
+        assert limiter.check("k", LIMIT, cost=3).source == "local"
+        heal(admin)
+        assert limiter.check("k", LIMIT).source == "store"
+        heal(admin)
+        poison(admin, Check(LIMIT, "k"))
+        here = limiter.peek("k", LIMIT)
+        assert here.source == "local"
+        assert here.remaining <= 1
 
     def test_reset_key_starts_from_nothing(
         self, open_limiter: Open, alive: str, admin: redis.Redis
@@ -610,10 +625,13 @@ class TestLastReading:
 
     def test_states_of_long_keys_and_subjects_are_told_apart(self) -> None:
         long = "x" * 5_000
-        subjects = [None, "s", long, f"{long}y", digest(long)]
+        subjects = [None, "s", f"{long}y", f"{long}z", digest(f"{long}y")]
         checks = [Check(LIMIT, key, subject=each) for key in ("k", long) for each in subjects]
         identities = {last_readings.state_id(check) for check in checks}
         assert len(identities) == len(checks)
+        for key in ("k", long):
+            own = last_readings.state_id(Check(LIMIT, key, subject=key))
+            assert own == last_readings.state_id(Check(LIMIT, key))
         assert max(len(str(each)) for each in identities) < 500
 
 

@@ -23,9 +23,11 @@ from limen.backends.memory import MemoryBackend
 from limen.backends.sampled import SampledLog
 from limen.clock import SteadyClock
 from limen.errors import StoreError
+from limen.keys import memory_key
 from limen.last_readings import LastReadings, StateId, state_id
 from limen.model import (
     MAX_COST,
+    NEVER_US,
     UNCHARGED,
     Check,
     Concurrency,
@@ -53,10 +55,14 @@ class Guard:
         self._on_error = on_error
         self.instances = instances
         """Among how many processes a limit is shared while the store is away."""
-        self._local = MemoryBackend(SteadyClock(), _MAX_LOCAL_KEYS)
+        clock = SteadyClock()
+        self._local = MemoryBackend(clock, _MAX_LOCAL_KEYS)
+        """Requests that were admitted here."""
+        self._continued = MemoryBackend(clock, _MAX_LOCAL_KEYS)
+        """States of the store, continued from its last readings."""
         self._last_readings = LastReadings()
         self.record = self._last_readings.record
-        """Keep what the store said, for the time when it does not answer."""
+        """Keep the store's readings, to continue from them when it does not answer."""
         self._log = SampledLog()
         self.after_fork()
         fork.watch(self)
@@ -64,6 +70,7 @@ class Guard:
     def after_fork(self) -> None:
         """Leave the other process its debts."""
         self._lock = threading.Lock()
+        self._counting = threading.RLock()
         self.owed: dict[StateId, Check] = {}
         """What was charged here and nowhere else: a check at the cost of all of it."""
         self._paying_until = float("-inf")
@@ -71,8 +78,8 @@ class Guard:
 
     @property
     def tables(self) -> dict[str, int]:
-        """How many keys were counted here, how many owe something to the store, and of how many
-        the store's last reading is kept."""
+        """The number of keys counted here, of keys with charges that the store does not have yet,
+        and of last readings."""
         return {
             "local": len(self._local),
             "owed": len(self.owed),
@@ -87,8 +94,8 @@ class Guard:
         sources: list[Source] = [check.on_error or self._on_error for check in checks]
         pairs = list(zip(checks, sources, strict=True))
         is_shut = any(source == "closed" and check.enforce for check, source in pairs)
-        local = [self._local_check(check) for check, source in pairs if source == "local"]
-        counted = iter(self._local.run_all(tuple(local), charge and not is_shut, holder))
+        local = [check for check, source in pairs if source == "local"]
+        counted = iter(self._count(local, charge and not is_shut, holder))
         readings: list[Reading] = []
         for check, source in pairs:
             if source == "local":
@@ -144,14 +151,35 @@ class Guard:
             for check, _ in debt.receipt.charges:
                 self._add(_at(check, debt.actual_cost))
 
-    def _local_check(self, check: Check) -> Check:
-        """Return a check at this instance's share, counted on from the store's last reading."""
-        share, last = self._share(check), self._last_readings.take(check)
+    def _count(self, checks: Sequence[Check], charge: bool, holder: str) -> tuple[Reading, ...]:
+        """Decide checks by local counting, at this instance's share.
+
+        A request must fit twice: beside all that was admitted here, and beside all that the store
+        had counted when it was last read. The first keeps the bound when the store comes and goes,
+        the second keeps a used-up key refused.
+        """
+        shares = tuple([self._share(check) for check in checks])
+        with self._counting:
+            for check in checks:
+                self._continue(check)
+            known = tuple([share for share in shares if share in self._continued])
+            continued = self._continued.run_all(known, False, holder)
+            fits = _all_allowed(known, continued)
+            counted = self._local.run_all(shares, charge and fits, holder)
+            if charge and fits and _all_allowed(shares, counted):
+                continued = self._continued.run_all(known, True, holder)
+        others = dict(zip(map(memory_key, known), continued, strict=True))
+        pairs = zip(shares, counted, strict=True)
+        return tuple(
+            [_stricter(reading, others.get(memory_key(share))) for share, reading in pairs]
+        )
+
+    def _continue(self, check: Check) -> None:
+        last = self._last_readings.take(check)
         if last is not None:
-            free = max(check.limit.capacity - last.used, 0) if isinstance(check.limit, Limit) else 0
-            parts = -(-free // self.instances), -(-last.freed // self.instances)
-            self._local.continue_from(share, last, *parts)
-        return share
+            share = _share_of(last.limit, self.instances)
+            assert isinstance(share, Limit)
+            self._continued.continue_from(check, last, share, self.instances)
 
     def _owe(
         self, checks: Sequence[Check], readings: Sequence[Reading], sources: Sequence[Source]
@@ -211,7 +239,9 @@ class Guard:
             for check in change.checks:
                 self._last_readings.take(check)
                 self._let_off(check, MAX_COST)
-            self._local.change(Reset(tuple([self._share(check) for check in change.checks])))
+            reset = Reset(tuple([self._share(check) for check in change.checks]))
+            self._local.change(reset)
+            self._continued.change(reset)
             return None
         # A slot does not tell who granted it.
         local = structs.replace(change, check=self._share(change.check))
@@ -233,6 +263,27 @@ class Guard:
         if self.instances == 1:
             return check
         return structs.replace(check, limit=_share_of(check.limit, self.instances))
+
+
+def _all_allowed(checks: Sequence[Check], readings: Sequence[Reading]) -> bool:
+    """Return whether all checks that are enforced allow the request."""
+    pairs = zip(checks, readings, strict=True)
+    return all(reading[0] for check, reading in pairs if check.enforce)
+
+
+def _stricter(local: Reading, continued: Reading | None) -> Reading:
+    """Return one reading for both counts of a key; the charge is the local one."""
+    if continued is None:
+        return local
+    retry_us = NEVER_US if NEVER_US in (local[2], continued[2]) else max(local[2], continued[2])
+    return (
+        local[0] and continued[0],
+        min(local[1], continued[1]),
+        retry_us,
+        max(local[3], continued[3]),
+        max(local[4], continued[4]),
+        local[5],
+    )
 
 
 def _at(check: Check, cost: int) -> Check:

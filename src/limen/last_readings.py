@@ -18,7 +18,7 @@ _MAX_RECENT = 10_000
 """How many keys one generation holds. There are two, so up to twice as many are remembered."""
 
 StateId = str | tuple[str, ...]
-_Entry = tuple[float, int, int, Reading]
+_Entry = tuple[float, Limit, int, Reading]
 
 
 class LastReadings:
@@ -36,37 +36,35 @@ class LastReadings:
         return len(self._recent) + len(self._older)
 
     def record(self, checks: Sequence[Check], readings: Sequence[Reading]) -> None:
-        """Keep what the store said about each check. Slots are not kept."""
+        """Keep the store's reading of each check. Slots are not kept."""
         now_s, recent = time.monotonic(), self._recent
         for check, reading in zip(checks, readings, strict=True):
             limit = check.limit
             # Without a time to reset, nothing is counted, or a shadow check could not be read.
             if type(limit) is Limit and reading[3]:
-                recent[state_id(check)] = (now_s, limit.capacity, check.cost, reading)
-        if len(recent) >= _MAX_RECENT:
+                recent[state_id(check)] = (now_s, limit, check.cost, reading)
+        if len(recent) >= _MAX_RECENT and self._recent is recent:
             self._recent, self._older = {}, recent
 
     def take(self, check: Check) -> LastReading | None:
-        """Remove and return the last reading of a check; None without one that still holds."""
+        """Remove and return the last reading of a check; None without one."""
         key = state_id(check)
         older = self._older.pop(key, None)
         entry = self._recent.pop(key, None) or older
         if entry is None:
             return None
-        read_s, capacity, cost, reading = entry
+        read_s, limit, cost, reading = entry
         age_us = int((time.monotonic() - read_s) * 1e6)
-        if age_us >= reading[3]:
-            return None
-        return LastReading(age_us, capacity - reading[1], reading, cost)
+        return LastReading(limit, cost, reading, age_us)
 
 
 def state_id(check: Check) -> StateId:
-    """Return what identifies the state of a check in one namespace of a store.
+    """Return the identity of a check's state in one namespace of a store.
 
     Long text is replaced by its digest, as in `memory_key`.
     """
     subject = check.subject
-    if subject is None:
+    if subject is None or subject == check.key:
         return memory_key(check)
     if len(subject) > MAX_PLAIN:
         return memory_key(check), "", digest(subject)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import select
+import signal
 import socket
 import ssl
 import time
@@ -72,7 +73,6 @@ class Late(TimeoutError):
     """Another."""
 
 
-@pytest.mark.parametrize("left_s", [-1.0, 1.0])
 @pytest.mark.parametrize(
     ("error", "is_theirs"),
     [
@@ -91,12 +91,54 @@ class Late(TimeoutError):
         (redis.exceptions.ConnectionError("no"), False),
         (hiredis.ProtocolError("garbage"), False),
         (AssertionError("we are wrong"), False),
-        (TimeoutError("timed out"), None),  # ours when the time is over
+        (TimeoutError("timed out"), True),
+        (sync_lane.Expired("timed out"), False),
     ],
     ids=repr,
 )
 def test_what_is_thrown_in_is_told_from_what_goes_wrong(
-    error: BaseException, is_theirs: bool | None, left_s: float
+    error: BaseException, is_theirs: bool
 ) -> None:
-    expected = left_s > 0 if is_theirs is None else is_theirs
-    assert sync_lane._was_thrown_in(error, Deadline(left_s)) is expected
+    assert sync_lane._was_thrown_in(error) is is_theirs
+
+
+class Unpolled(socket.socket):
+    """A socket that cannot be polled, as those of TLS and gevent."""
+
+
+def unpolled_pair() -> tuple[socket.socket, socket.socket]:
+    ours, server = socket.socketpair()
+    unpolled = Unpolled(fileno=ours.detach())
+    return unpolled, server
+
+
+def test_full_send_buffer_ends_with_the_deadline() -> None:
+    ours, server = unpolled_pair()
+    with ours, server:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        with pytest.raises(sync_lane.Expired):
+            Wire(ours).send(b"x" * 10_000_000, Deadline(0.05))
+
+
+def test_silent_server_ends_with_the_deadline() -> None:
+    ours, server = unpolled_pair()
+    with ours, server:
+        start = time.monotonic()
+        with pytest.raises(sync_lane.Expired):
+            Wire(ours).receive(Deadline(0.05))
+        assert 0.045 < time.monotonic() - start < 1
+
+
+def test_time_out_of_a_signal_handler_reaches_the_caller() -> None:
+    def interrupt(*_: object) -> None:
+        raise TimeoutError("the worker has taken too long")
+
+    ours, server = unpolled_pair()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    try:
+        with ours, server, pytest.raises(TimeoutError, match="the worker"):
+            Wire(ours).receive(Deadline(0.05))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -7,15 +7,16 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
-from typing import Self
+from typing import Any, Self
 
 import pytest
 import redis
+from uvloop import new_event_loop as uvloop_loop
 
-from limen import AsyncLimiter, Decision, Limit, Limiter
+from limen import AsyncLimiter, Check, Decision, Limit, Limiter
 from tests.faults.callers import url_of
 from tests.faults.figures import say
 from tests.faults.rig import DEADLINE_S, FULL, NICE, rig, stop_all_threads
@@ -66,12 +67,77 @@ def test_blocked_event_loop_admits_no_more_than_the_limit(port: int, round_: int
             asked = [asyncio.ensure_future(limiter.check(key, "5/minute")) for _ in range(12)]
             for _ in range(round_ % 4):
                 await asyncio.sleep(0)
-            time.sleep(PAUSE_S)  # noqa: ASYNC251  # what a blocking handler does
+            time.sleep(PAUSE_S)  # noqa: ASYNC251  # a blocking handler
             return [*await asyncio.gather(*asked), await limiter.check(key, "5/minute")]
 
     decisions = asyncio.run(ask_and_block())
     assert [decision.source for decision in decisions] == ["store"] * len(decisions)
     assert sum(decision.allowed for decision in decisions) == 5
+
+
+def run(story: Coroutine[Any, Any, Any], *, uvloop: bool) -> Any:
+    with asyncio.Runner(loop_factory=uvloop_loop if uvloop else None) as runner:
+        return runner.run(story)
+
+
+@pytest.mark.parametrize("uvloop", [False, True], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize(("handlers", "busy_s"), [(60, PAUSE_S / 30), (12, PAUSE_S / 6)])
+def test_many_busy_handlers_admit_no_more_than_the_limit(
+    port: int, handlers: int, busy_s: float, uvloop: bool
+) -> None:
+    """The handlers of one loop iteration together take longer than the deadline."""
+
+    async def handle(limiter: AsyncLimiter, key: str) -> Decision:
+        busy_until = time.monotonic() + busy_s
+        while time.monotonic() < busy_until:
+            pass
+        return await limiter.check(key, "5/minute")
+
+    async def serve() -> list[Decision]:
+        async with AsyncLimiter(url_of(port), deadline=BLOCK_DEADLINE_S) as limiter:
+            await limiter.ping()
+            key = f"handlers:{time.monotonic_ns()}"
+            return list(await asyncio.gather(*[handle(limiter, key) for _ in range(handlers)]))
+
+    decisions = run(serve(), uvloop=uvloop)
+    assert [decision.source for decision in decisions] == ["store"] * handlers
+    assert sum(decision.allowed for decision in decisions) == 5
+
+
+def test_pause_longer_than_the_deadline_of_one_call_admits_no_more_than_the_limit(
+    port: int,
+) -> None:
+    async def ask_and_block() -> list[Decision]:
+        async with AsyncLimiter(url_of(port), deadline=5.0) as limiter:
+            await limiter.ping()
+            check = Check(Limit(5, 60), f"within:{time.monotonic_ns()}")
+            asked = [
+                asyncio.ensure_future(limiter.decide(check, within=BLOCK_DEADLINE_S))
+                for _ in range(12)
+            ]
+            await asyncio.sleep(0)
+            time.sleep(PAUSE_S)  # noqa: ASYNC251  # a blocking handler
+            return list(await asyncio.gather(*asked))
+
+    decisions = asyncio.run(ask_and_block())
+    assert [decision.source for decision in decisions] == ["store"] * 12
+    assert sum(decision.allowed for decision in decisions) == 5
+
+
+def test_pause_while_connecting_is_no_fault_of_the_store(port: int) -> None:
+    async def connect_and_block(steps: int) -> list[Decision]:
+        async with AsyncLimiter(url_of(port), deadline=BLOCK_DEADLINE_S) as limiter:
+            key = f"connecting:{time.monotonic_ns()}"
+            asked = [asyncio.ensure_future(limiter.check(key, "5/minute")) for _ in range(12)]
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            time.sleep(0.6)  # noqa: ASYNC251  # longer than a connection may take to open
+            return list(await asyncio.gather(*asked))
+
+    for steps in range(1, 7):
+        decisions = asyncio.run(connect_and_block(steps))
+        assert [decision.source for decision in decisions] == ["store"] * 12
+        assert sum(decision.allowed for decision in decisions) == 5
 
 
 @pytest.mark.parametrize("round_", range(ROUNDS))

@@ -221,14 +221,28 @@ IN_STORE: tuple[Mutant, ...] = (
         "tests/backends/test_deadline.py",
         """
         pauses-count
-        - step_s if step_s < self._max_step_s else self._max_step_s
+        - (step_s if step_s < self._max_step_s else self._max_step_s)
         + step_s
         only-one-step-is-measured
-        -         self._last_s = read_s
-        +         pass
+        -         self._ticked_at_s = time.monotonic()
+        -         return self._value_s
+        +         return self._value_s
+        every-reading-is-a-tick
+        -         step_s = time.monotonic() - self._ticked_at_s
+        +         step_s = time.monotonic() - self._ticked_at_s
+        +         self._ticked_at_s += step_s
         waits-longer-than-a-tick
-        - return max(min(self.left(), self.tick_s), 0.0)
+        - return max(min(self.left(), self._clock.tick_s), 0.0)
         + return max(self.left(), 0.0)
+        """,
+    ),
+    *mutants_of(
+        "backends/redis/aio_lane.py",
+        "tests/faults/test_pauses.py -k connecting",
+        """
+        pause-while-connecting-is-a-fault
+        - if fault_of(error, self._where).kind != "timeout" or not was_paused:
+        + if True:
         """,
     ),
     *mutants_of(
@@ -239,17 +253,26 @@ IN_STORE: tuple[Mutant, ...] = (
         - read_us = now_us - last.age_us
         + read_us = now_us - 2 * last.age_us
         freed-at-once
-        - ((first, retry_us), (units - first, reset_us))
-        + ((first, 0), (units - first, reset_us))
+        - ((first, retry_us), (used - first, reset_us))
+        + ((first, 0), (used - first, reset_us))
         all-freed-at-retry-after
-        - ((first, retry_us), (units - first, reset_us))
-        + ((first, retry_us), (units - first, retry_us))
-        used-up-state-charged-again
-        - if units <= 0:
-        + if units == 0:
-        stamps-out-of-order
-        - max(stamp_us, state.newest_us - state.offset_us)
-        + stamp_us
+        - ((first, retry_us), (used - first, reset_us))
+        + ((first, retry_us), (used - first, retry_us))
+        none-freed-at-retry-after
+        - first = min(used, _part(max(over, 0), instances))
+        + first = 0
+        bucket-full-again
+        - read_us + reset_us, read_us
+        + read_us, read_us
+        window-of-a-whole-period
+        - state.end_us, state.count = read_us + reset_us, used
+        + state.end_us, state.count = read_us + limit.period_us, used
+        previous-window-not-scaled
+        - state.previous = -(-used * period_us // reset_us)
+        + state.previous = used
+        every-instance-takes-all-that-is-left
+        - limit.capacity - _part(remaining, instances)
+        + limit.capacity - remaining
         """,
     ),
     *mutants_of(
@@ -262,11 +285,8 @@ IN_STORE: tuple[Mutant, ...] = (
         older-than-recent
         - entry = self._recent.pop(key, None) or older
         + entry = older or self._recent.pop(key, None)
-        reset-overlooked
-        - if age_us >= reading[3]:
-        + if age_us < 0:
         without-bound
-        - if len(recent) >= _MAX_RECENT:
+        - if len(recent) >= _MAX_RECENT and self._recent is recent:
         + if False:
         """,
     ),
@@ -277,15 +297,18 @@ IN_STORE: tuple[Mutant, ...] = (
         reading-not-used
         - if last is not None:
         + if False:
-        every-instance-takes-all-that-is-left
-        - -(-free // self.instances)
-        + free
+        continued-count-has-no-say
+        - fits = _all_allowed(known, continued)
+        + fits = True
+        continued-count-is-not-charged
+        - continued = self._continued.run_all(known, True, holder)
+        + pass
+        continued-count-replaces-the-local-one
+        - min(local[1], continued[1])
+        + continued[1]
         reading-survives-a-reset
         -                 self._last_readings.take(check)
         +                 pass
-        old-quota-kept
-        - max(check.limit.capacity - last.used, 0)
-        + max(last.reading[1], 0)
         """,
     ),
     *mutants_of(
@@ -301,8 +324,8 @@ IN_STORE: tuple[Mutant, ...] = (
         + charge, holder)
         by tests/test_guarded.py -k 'TestMixed'
         whole-instead-of-share
-        - share, last = self._share(check), self._last_readings.take(check)
-        + share, last = check, self._last_readings.take(check)
+        - shares = tuple([self._share(check) for check in checks])
+        + shares = tuple(checks)
         by tests/test_guarded.py -k 'TestShare'
         receipt-of-the-store-used-here
         - if receipt.source != "local":

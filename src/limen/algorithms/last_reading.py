@@ -1,55 +1,73 @@
-"""Continue a state from the last answer that another store gave for the same key. Pure.
+"""A state made from the last answer that another store gave for the same key. Pure.
 
-The fallback starts from this: a key that was refused a moment ago is not admitted again because
-the store has become unreachable.
+The fallback continues from it: a key that was refused a moment ago is not admitted again because
+the store has become unreachable. The state never frees a unit earlier than the store would.
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from limen.algorithms import State
+from limen.algorithms import STATES, State
 from limen.algorithms.exact_window import ExactWindow
+from limen.algorithms.fixed_window import Window
+from limen.algorithms.sliding_counter import Windows
+from limen.algorithms.token_bucket import Bucket
 from limen.model import Limit, Reading
 
 
 class LastReading(Struct, frozen=True, gc=False):
-    """An answer of the store, and its age."""
+    """An answer of the store."""
 
-    age_us: int
-    used: int
-    """How many units were counted, whatever the quota is now."""
-    reading: Reading
+    limit: Limit
+    """The limit that it is about, with the quota of that time."""
     cost: int
-    """The cost that the reading is about."""
-
-    @property
-    def freed(self) -> int:
-        """How many units leave the state until `retry_after_us`; 0 when it was not full."""
-        allowed, remaining, retry_us, *_ = self.reading
-        return max(self.cost - remaining, 0) if retry_us > 0 and not allowed else 0
+    """The cost that it is about."""
+    reading: Reading
+    age_us: int
 
 
-def continue_from(
-    state: State, limit: Limit, now_us: int, last: LastReading, free: int, freed: int
-) -> None:
-    """Charge a state until it has at most `free` units left at the time of the reading.
+def continued(last: LastReading, limit: Limit, instances: int, now_us: int) -> State:
+    """Return a state that continues from a reading, for one of several instances.
 
-    Exact windows keep one stamp for each unit. A reading tells when the first `freed` units leave
-    (`retry_after`) and when the last one does (`reset_after`); the units between are stamped like
-    the last one, so that the state never frees a unit earlier than the store would. All other
-    algorithms free units by their own rule from the time of the reading on.
+    `limit` is the instance's share of the reading's limit. If the quota has changed since, the
+    state carries its use over as any other state does.
     """
+    allowed, remaining, retry_us, reset_us, _, _ = last.reading
     read_us = now_us - last.age_us
-    _, _, retry_us, reset_us, _, _ = last.reading
-    units = state.decide(limit, read_us, 0, False)[1] - free
-    if units <= 0:
-        return
+    used = max(limit.capacity - _part(remaining, instances), 0)
+    state = STATES[limit.algorithm](limit)
+    if not reset_us:
+        return state
     if isinstance(state, ExactWindow):
-        first = min(units, freed)
-        for part, leaves_us in ((first, retry_us), (units - first, reset_us)):
-            if part:
-                stamp_us = read_us + leaves_us - limit.period_us
-                state.debit(max(stamp_us, state.newest_us - state.offset_us), part)
+        # A reading tells when the first units leave, and when the last one does. The units between
+        # are stamped like the last one.
+        over = 0 if allowed or retry_us <= 0 else last.cost - remaining
+        first = min(used, _part(max(over, 0), instances))
+        for units, leaves_us in ((first, retry_us), (used - first, reset_us)):
+            if units:
+                state.push(read_us + leaves_us - limit.period_us, units, 0)
+    elif isinstance(state, Bucket):
+        state.arrival_us, state.newest_us = read_us + reset_us, read_us
+    elif isinstance(state, Window):
+        state.end_us, state.count = read_us + reset_us, used
+        state.start_us = state.end_us - limit.period_us if limit.period_us else read_us
+    elif isinstance(state, Windows):
+        _continue_counter(state, limit, read_us, reset_us, used)
+    return state
+
+
+def _continue_counter(state: Windows, limit: Limit, read_us: int, reset_us: int, used: int) -> None:
+    """Continue a sliding counter. A reading does not tell its two counts, only their sum."""
+    period_us = limit.period_us
+    if reset_us > period_us:
+        # All in the current window, where units stay the longest.
+        state.start_us, state.current = read_us + reset_us - 2 * period_us, used
     else:
-        state.debit(read_us, units)
+        # All in the previous window, of which the part `reset_us / period_us` is still in view.
+        state.start_us = read_us + reset_us - period_us
+        state.previous = -(-used * period_us // reset_us)
+
+
+def _part(units: int, instances: int) -> int:
+    return -(-units // instances)

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from limen import fork
 from limen.algorithms import STATES, Leases
-from limen.algorithms.last_reading import LastReading, continue_from
+from limen.algorithms.last_reading import LastReading, continued
 from limen.backends import Change, Correct, Renew, Reset, Shard, Vitals
 from limen.backends.expiring import Expiring
 from limen.clock import Clock
@@ -153,28 +153,26 @@ class MemoryBackend:
             self._inside = False
             self._unlock()
 
-    def continue_from(self, check: Check, last: LastReading, free: int, freed: int) -> None:
-        """Charge a key until at most `free` units are left, as of another store's last reading.
+    def continue_from(self, check: Check, last: LastReading, share: Limit, instances: int) -> None:
+        """Replace the state of a key by one that continues from another store's last reading.
 
-        `freed` units of them leave at the reading's `retry_after`. A key that has less left than
-        that stays as it is.
+        `share` is this instance's share of the reading's limit.
         """
-        limit = check.limit
-        if not isinstance(limit, Limit):
-            return
         self._wait_for_lock()
         self._inside = True
         try:
-            now_us = self._time_ns() // 1_000
-            key = memory_key(check)
-            known = self._entries.get(key)
-            state = _fresh(limit) if known is None else known
-            continue_from(state, limit, now_us, last, free, freed)
-            if known is None and state.expires_us - state.offset_us > now_us:
+            now_us, key = self._time_ns() // 1_000, memory_key(check)
+            state = continued(last, share, instances, now_us)
+            if key in self._entries:
+                self._entries[key] = state
+            else:
                 self._states.add(key, state, now_us)
         finally:
             self._inside = False
             self._unlock()
+
+    def __contains__(self, check: Check) -> bool:
+        return memory_key(check) in self._entries
 
     def ping(self) -> None:
         """Do nothing: it is always there."""

@@ -280,7 +280,7 @@ class _Visit:
         return Wire(open_socket(self._target, address, patience_s, sentinel=sentinel))
 
     def _soon(self) -> Deadline:
-        return Deadline(min(_STEP_S, self._ends - time.monotonic()))
+        return Deadline(max(min(_STEP_S, self._ends - time.monotonic()), 0.0))
 
     def _ask_all(self, wire: Wire, commands: Sequence[tuple[str, ...]]) -> list[object]:
         deadline = self._soon()

@@ -8,6 +8,7 @@ waiter cancels nothing else. A lane belongs to one loop.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -32,6 +33,8 @@ from limen.connect import Address, Opened
 _MAX_PACKETS = 2
 _WORTH_TWO = 32
 _NEVER_S = float("inf")
+_MIN_WAIT_S = 0.001
+"""The shortest timer: some loops round a shorter one down to none."""
 
 
 class Ticket:
@@ -105,7 +108,7 @@ class Lane(asyncio.Protocol):
         """How many packets are under way."""
         self._will_flush = False
         self._timer: asyncio.TimerHandle | None = None
-        """Reads the clock once per tick while a request waits."""
+        """Ticks the clock while a request waits."""
         self._next_end = _NEVER_S
         """The earliest time at which a deadline may have passed."""
 
@@ -122,10 +125,13 @@ class Lane(asyncio.Protocol):
             # Not now but soon: what else is ready to run may have something to ask, too.
             self._will_flush = True
             self._loop.call_soon(self._flush)
-        if place.ends < self._next_end:
+        if self._timer is None:
+            # Nothing waited until now: the clock has not ticked for a while.
+            self._clock.tick()
             self._next_end = place.ends
             self._set_timer()
-        elif self._timer is None:
+        elif place.ends < self._next_end:
+            self._next_end = place.ends
             self._set_timer()
 
     def renew(self) -> None:
@@ -275,7 +281,7 @@ class Lane(asyncio.Protocol):
 
     async def _connect(self) -> None:
         try:
-            _, writer = await self._open_stream()
+            writer = await self._open_writer()
         except Exception as error:
             self._lose(fault_of(error, self._where))
         else:
@@ -287,20 +293,34 @@ class Lane(asyncio.Protocol):
         finally:
             self._connecting = None
 
+    async def _open_writer(self) -> asyncio.StreamWriter:
+        """Open a connection. Try again if the time ran out because this process was paused."""
+        while True:
+            active_s, start_s = self._clock.now(), time.monotonic()
+            try:
+                return (await self._open_stream())[1]
+            except Exception as error:
+                took_s = time.monotonic() - start_s
+                was_paused = self._clock.now() - active_s < took_s / 2
+                if fault_of(error, self._where).kind != "timeout" or not was_paused:
+                    raise
+                if not self._waiting:  # the clock ticks for waiting requests only
+                    raise
+
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        left_s = max(self._next_end - self._clock.now(), 0.0)
+        left_s = max(self._next_end - self._clock.now(), _MIN_WAIT_S)
         self._timer = self._loop.call_later(min(left_s, self._clock.tick_s), self._tick)
 
     def _tick(self) -> None:
-        """Read the clock, and expire the requests whose deadline has passed.
+        """Tick the clock, and expire the requests whose deadline has passed.
 
-        After a pause of this process the clock has hardly advanced: the replies that arrived
-        meanwhile are read before any deadline passes.
+        After a pause of this process the clock has hardly advanced. The loop reads the replies that
+        arrived meanwhile before the next tick.
         """
         self._timer = None
-        now = self._clock.now()
+        now = self._clock.tick()
         if self.is_idle:
             self._next_end = _NEVER_S
         over = self._expire(now) if now >= self._next_end else []

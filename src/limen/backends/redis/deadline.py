@@ -10,50 +10,58 @@ from __future__ import annotations
 import time
 
 _TICKS = 10
+_MIN_TICK_S, _MAX_TICK_S = 0.001, 0.002_5
 _MAX_STEP_TICKS = 2
 
 
 class ActiveClock:
     """A monotonic clock that stops while the process is paused.
 
-    It advances by at most two ticks between two readings, so a driver must read it at least once
-    per tick while a request waits. The tick is a tenth of the deadline: a pause of a fifth of the
-    deadline is noticed. Not safe to share between threads.
+    A driver ticks it at least every `tick_s` while a request waits, and lets the sockets be read
+    between two ticks. From one tick to the next, the clock advances by at most twice that time:
+    the rest is a pause. Not safe to share between threads.
     """
 
-    __slots__ = ("_last_s", "_max_step_s", "_now_s", "tick_s")
+    __slots__ = ("_max_step_s", "_ticked_at_s", "_value_s", "tick_s")
 
     def __init__(self, deadline_s: float) -> None:
-        self.tick_s: float = deadline_s / _TICKS
-        """The longest time to wait between two readings, in seconds."""
+        # A tenth of the deadline; short enough for callers with a shorter deadline of their own.
+        self.tick_s: float = min(max(deadline_s / _TICKS, _MIN_TICK_S), _MAX_TICK_S)
+        """The longest time to wait between two ticks, in seconds."""
         self._max_step_s = self.tick_s * _MAX_STEP_TICKS
-        self._now_s = 0.0
-        self._last_s = time.monotonic()
+        self._value_s = 0.0
+        self._ticked_at_s = time.monotonic()
 
     def now(self) -> float:
         """Return the seconds for which the process has run, from an arbitrary start."""
-        read_s = time.monotonic()
-        step_s = read_s - self._last_s
-        self._last_s = read_s
-        self._now_s += step_s if step_s < self._max_step_s else self._max_step_s
-        return self._now_s
+        step_s = time.monotonic() - self._ticked_at_s
+        return self._value_s + (step_s if step_s < self._max_step_s else self._max_step_s)
+
+    def tick(self) -> float:
+        """Take the time since the last tick as run, up to the longest step; return the time."""
+        self._value_s = self.now()
+        self._ticked_at_s = time.monotonic()
+        return self._value_s
 
 
 class Deadline:
     """The time that one caller has, on a clock of its own. For one thread."""
 
-    __slots__ = ("_clock", "_ends_s", "tick_s")
+    __slots__ = ("_clock", "_ends_s", "seconds")
 
     def __init__(self, seconds: float) -> None:
-        self._clock = clock = ActiveClock(seconds)
-        self.tick_s: float = clock.tick_s
-        """The longest time to wait before `left` is called again, in seconds."""
-        self._ends_s = clock.now() + seconds
+        self.seconds: float = seconds
+        """The time that the caller had at the start."""
+        self._clock = ActiveClock(seconds)
+        self._ends_s = self._clock.now() + seconds
 
     def left(self) -> float:
-        """Return the seconds left; zero or less when the deadline has passed."""
-        return self._ends_s - self._clock.now()
+        """Return the seconds left; zero or less when the deadline has passed.
+
+        Call it at least every `next_wait` seconds while waiting.
+        """
+        return self._ends_s - self._clock.tick()
 
     def next_wait(self) -> float:
         """Return how long to wait now, in seconds: a tick, or less when less is left."""
-        return max(min(self.left(), self.tick_s), 0.0)
+        return max(min(self.left(), self._clock.tick_s), 0.0)

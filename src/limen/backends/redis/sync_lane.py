@@ -56,6 +56,10 @@ _EARLY_S = 0.005
 """How much sooner than it should a socket may give up."""
 
 
+class Expired(TimeoutError):
+    """The deadline of a call has passed."""
+
+
 class Wire:
     """A connection: commands out, replies in. Not safe to share."""
 
@@ -87,8 +91,15 @@ class Wire:
         self.owed += replies
         if self._poll is None or len(packet) > _CHUNK:
             # What is shorter fits into the kernel's buffer: it never waits.
-            self.socket.settimeout(max(deadline.left(), 0.001))
-        self.socket.sendall(packet)
+            wait_s = max(deadline.left(), 0.001)
+            self.socket.settimeout(wait_s)
+            waits_until = time.monotonic() + wait_s
+            try:
+                self.socket.sendall(packet)
+            except TimeoutError as error:
+                raise (Expired("timed out") if _is_own(error, waits_until) else error) from None
+        else:
+            self.socket.sendall(packet)
         self._sent_at = time.perf_counter()
         if self._usual_s > _WATCHED_S:
             self._slept = (self._slept + 1) % _SLEPT
@@ -110,8 +121,8 @@ class Wire:
     def _read(self, deadline: Deadline) -> bytes:
         """Return bytes that have arrived, or raise TimeoutError when the deadline has passed.
 
-        Waits for one tick at a time, so that the deadline notices a pause of this process; what
-        has arrived meanwhile is read first.
+        Waits for one tick at a time, so that the deadline notices a pause of this process. After a
+        pause, bytes that arrived meanwhile are read before the deadline can pass.
         """
         if self._poll is not None and self._watch():
             return self.socket.recv(_CHUNK)
@@ -125,11 +136,11 @@ class Wire:
                 waits_until = time.monotonic() + wait_s
                 try:
                     return self.socket.recv(_CHUNK)
-                except TimeoutError:
-                    if time.monotonic() < waits_until - _EARLY_S:
-                        raise  # not the socket's own: see `_was_thrown_in`
+                except TimeoutError as error:
+                    if not _is_own(error, waits_until):
+                        raise
             if deadline.left() <= 0:
-                raise TimeoutError("timed out")
+                raise Expired("timed out")
 
     def _watch(self) -> bool:
         """Look out for a reply that should be here in a moment; return whether it is.
@@ -347,7 +358,7 @@ class Lane:
         except BaseException as error:
             if ticket.lead is lead:
                 self._break_off(ticket, lead, error)
-            if _was_thrown_in(error, ticket.deadline):
+            if _was_thrown_in(error):
                 raise
 
     def _receive(self, ticket: Ticket, lead: Lead) -> None:
@@ -374,7 +385,7 @@ class Lane:
                 lead.drop_wire()
             self._take_note(lead.left_s - ticket.deadline.left(), strange)
         except BaseException as error:
-            if _was_thrown_in(error, ticket.deadline):
+            if _was_thrown_in(error):
                 self._break_off(ticket, lead, error)
                 raise
             if isinstance(error, TimeoutError):
@@ -419,7 +430,7 @@ class Lane:
         """End a call that failed half-way. Its connection may yet bring the replies: drop it."""
         lead.drop_wire()
         fault = structs.replace(fault_of(error, self._where), unsent=not lead.sent_at)
-        if not _was_thrown_in(error, ticket.deadline):
+        if not _was_thrown_in(error):
             self._failed(fault)
         self._end(ticket, lead, fault)
 
@@ -443,7 +454,7 @@ class Lane:
                 return
             following = self._newest()
             following.is_unsent = True
-            following.lead = self._new_lead(time.monotonic() + self._deadline)
+            following.lead = self._new_lead(time.monotonic() + following.deadline.seconds)
         following.gate.release()
 
     def _newest(self) -> Ticket:
@@ -546,18 +557,22 @@ class Lane:
         self._hand_on(None, lead)
 
 
-def _was_thrown_in(error: BaseException, deadline: Deadline) -> bool:
+def _is_own(error: TimeoutError, waits_until: float) -> bool:
+    """Return whether a socket has raised a time-out, and not a signal handler meanwhile."""
+    return "timed out" in str(error) and time.monotonic() >= waits_until - _EARLY_S
+
+
+def _was_thrown_in(error: BaseException) -> bool:
     """Return whether an error is not of our doing: a worker's time-out, say, of its signal handler.
 
-    That one is for whoever called. What goes wrong here has the number of an error of the system,
-    or is of a class of Python's or of redis-py's; and a time-out of our own comes when the time is
-    over.
+    That one is for the caller. Errors of this module are `Expired`, have the number of an error of
+    the system, or are of a class of Python's or of redis-py's.
     """
-    if isinstance(error, OSError) and error.errno is not None:
+    if isinstance(error, Expired) or (isinstance(error, OSError) and error.errno is not None):
         return False
     if not isinstance(error, Exception) or type(error).__module__.partition(".")[0] not in _OURS:
         return True
-    return isinstance(error, TimeoutError) and deadline.left() > _EARLY_S
+    return isinstance(error, TimeoutError)
 
 
 def _replies(calls: list[Call[Ticket]]) -> int:
