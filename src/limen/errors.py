@@ -17,10 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from limen.model import Decision
+
+_LONGEST_WORD = 100
+_MOST_NAMES = 200
 
 
 class LimenError(Exception):
@@ -101,10 +105,19 @@ def shown(value: object) -> str:
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return ` (did you mean 'limits'?)`, or nothing when nothing is near.
 
-    Upper and lower case, and `-` and `_`, are the same here.
+    Upper and lower case, and `-` and `_`, are the same here. Takes a few milliseconds at most: long
+    words get no suggestion, and of many names only those with the same first letters are compared.
     """
-    if not isinstance(word, str):
+    if not isinstance(word, str) or len(word) > _LONGEST_WORD:
         return ""
-    names = {name.lower().replace("-", "_"): name for name in known}
-    close = get_close_matches(word.lower().replace("-", "_"), names, 1)
+    plain = _plain(word)
+    names = {_plain(name): name for name in known}
+    if len(names) > _MOST_NAMES:
+        alike = ((other, name) for other, name in names.items() if other[:2] == plain[:2])
+        names = dict(islice(alike, _MOST_NAMES))
+    close = get_close_matches(plain, names, 1)
     return f" (did you mean '{names[close[0]]}'?)" if close else ""
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")

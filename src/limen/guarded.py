@@ -12,7 +12,7 @@ here too: a store that comes and goes hands out no fresh share each time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 from msgspec import structs
@@ -55,13 +55,15 @@ class Guard:
         self._on_error = on_error
         self.instances = instances
         """Among how many processes a limit is shared while the store is away."""
-        clock = SteadyClock()
+        self._clock = clock = SteadyClock()
         self._local = MemoryBackend(clock, _MAX_LOCAL_KEYS)
         """Requests that were admitted here."""
         self._continued = MemoryBackend(clock, _MAX_LOCAL_KEYS)
         """States of the store, continued from its last readings."""
         self._last_readings = LastReadings()
-        self.record = self._last_readings.record
+        self.record: Callable[[Sequence[Check], Sequence[Reading]], None] = (
+            self._last_readings.record
+        )
         """Keep the store's readings, to continue from them when it does not answer."""
         self._log = SampledLog()
         self.after_fork()
@@ -163,11 +165,13 @@ class Guard:
             for check in checks:
                 self._continue(check)
             known = tuple([share for share in shares if share in self._continued])
-            continued = self._continued.run_all(known, False, holder)
+            # One time for both: a receipt names it, and a correction has to find both charges.
+            now_us = self._clock.time_ns() // 1_000
+            continued = self._continued.run_all(known, False, holder, now_us=now_us)
             fits = _all_allowed(known, continued)
-            counted = self._local.run_all(shares, charge and fits, holder)
+            counted = self._local.run_all(shares, charge and fits, holder, now_us=now_us)
             if charge and fits and _all_allowed(shares, counted):
-                continued = self._continued.run_all(known, True, holder)
+                continued = self._continued.run_all(known, True, holder, now_us=now_us)
         others = dict(zip(map(memory_key, known), continued, strict=True))
         pairs = zip(shares, counted, strict=True)
         return tuple(
@@ -230,8 +234,9 @@ class Guard:
             if receipt.source != "local":
                 return None
             shares = [(self._share(check), stamp_us) for check, stamp_us in receipt.charges]
-            receipt = structs.replace(receipt, charges=tuple(shares))
-            changed = self._local.change(structs.replace(change, receipt=receipt))
+            continued = [charge for charge in shares if charge[0] in self._continued]
+            self._continued.change(_with_charges(change, continued))
+            changed = self._local.change(_with_charges(change, shares))
             if changed:
                 self._amend(change)
             return changed
@@ -284,6 +289,11 @@ def _stricter(local: Reading, continued: Reading | None) -> Reading:
         max(local[4], continued[4]),
         local[5],
     )
+
+
+def _with_charges(change: Correct, charges: Sequence[tuple[Check, int]]) -> Correct:
+    receipt = structs.replace(change.receipt, charges=tuple(charges))
+    return structs.replace(change, receipt=receipt)
 
 
 def _at(check: Check, cost: int) -> Check:

@@ -63,13 +63,13 @@ def test_without_the_store_decisions_are_degraded_and_say_by_whom() -> None:
     with servers.process(servers.binaries()["valkey"]) as server:
         limiter = Limiter(f"redis://127.0.0.1:{server.port}", observers=[metrics], deadline=1.0)
         metrics.watch(limiter)
-        limiter.check("k", "1/minute")
+        limiter.check("k", "2/minute")
         server.kill()
         for _ in range(3):
-            limiter.check("k", "1/minute")
+            limiter.check("k", "2/minute")
     figures = metrics.figures()
     limiter.close()
-    assert figures.decisions == {"1/minute": [1, 0, 0, 3]}
+    assert figures.decisions == {"2/minute": [1, 0, 0, 3]}
     assert figures.fallback == {"local": [1, 2]}
     [(where, told)] = figures.servers.items()
     assert where == f"redis://127.0.0.1:{server.port}"

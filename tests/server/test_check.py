@@ -532,10 +532,10 @@ def test_without_the_store_the_answer_says_who_decided(fragile: tuple[Asker, Ser
     server.kill()
     said = service.check({"path": "/search", "user": "7"})
     assert (said.allowed, said.source, said.degraded) == (True, "local", True)
-    # Counted afresh, and can be given back here.
-    assert [part.remaining for part in said.parts] == [2, 99, 49, 0]
+    # Counted on from the store's last answer, and can be given back here.
+    assert [part.remaining for part in said.parts] == [1, 98, 48, 0]
     assert service.changed("refund", receipt=said.receipt)
-    assert service.usage(path="/search", user="7").parts[0].remaining == 3
+    assert service.usage(path="/search", user="7").parts[0].remaining == 2
     assert not service.changed("refund", receipt=before.receipt)
 
     answer = service.post("/v1/check", {"attributes": {"path": "/closed", "user": "7"}})

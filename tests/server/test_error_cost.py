@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ from tests.server.product import Product, product
 
 # As many short attributes as fit into a body of 1 MiB.
 MANY = 90_000
+MOST_KEYS = 10_000
+"""How many keys an object may have in the admin API."""
 VALID: dict[str, Any] = {f"a{number:x}": "" for number in range(MANY)}
 TOO_MANY = "expected object of length <= 100"
 
@@ -86,22 +87,13 @@ def test_json_descriptors_and_entries_are_counted_before_they_are_parsed(service
 
 def test_admin_attributes_are_counted_before_they_are_validated(service: Product) -> None:
     token = f"Authorization: Bearer {ADMIN}"
-    text = detail(service, "/admin/v1/explain", {"attributes": dict.fromkeys(VALID, 1)}, token)
-    assert text == f"attributes: expected at most 100 attributes, got {MANY:,}"
+    attributes = dict.fromkeys(list(VALID)[:MOST_KEYS], 1)
+    text = detail(service, "/admin/v1/explain", {"attributes": attributes}, token)
+    assert text == f"attributes: expected at most 100 attributes, got {MOST_KEYS:,}"
 
 
 def test_admin_response_names_100_problems_and_the_number_of_the_rest(service: Product) -> None:
     token = f"Authorization: Bearer {ADMIN}"
-    text = detail(service, "/admin/v1/explain", dict.fromkeys(VALID, 1), token)
-    assert text == f"attributes: this field is missing (and {MANY:,} more)"
-
-
-def test_admin_repeated_key_is_found_in_linear_time(service: Product) -> None:
-    members = ",".join(f'"a{number}":1' for number in range(60_000))
-    body = f'{{{members},"twice":1,"twice":2}}'.encode()
-    token = f"Authorization: Bearer {ADMIN}"
-    start = time.monotonic()
-    response = service.ask("/admin/v1/explain", token, method="POST", body=body)
-    assert "'twice' stands twice" in response.problem["detail"]
-    # Counting the key once for each member took half a minute.
-    assert time.monotonic() - start < 5
+    fields = dict.fromkeys(list(VALID)[:MOST_KEYS], 1)
+    text = detail(service, "/admin/v1/explain", fields, token)
+    assert text == f"attributes: this field is missing (and {MOST_KEYS:,} more)"

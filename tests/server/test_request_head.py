@@ -91,6 +91,8 @@ def test_missing_repeated_or_invalid_host_is_rejected(
             "a%20b",
             "limen:",
             "",
+            "limen ",
+            "limen\t",
         ),
     ],
 )
@@ -162,7 +164,7 @@ def test_repeated_authorization_of_a_forwarded_request_is_not_the_gateways(
     assert guarded.ask("/v1/auth", token, *forwarded).status == 200
     twice = guarded.ask("/v1/auth", token, token, *forwarded)
     assert twice.status == 400
-    assert "x-limen-token stands twice" in twice.problem["detail"]
+    assert "X-Limen-Token header is repeated" in twice.problem["detail"]
 
 
 @pytest.mark.parametrize("secrets", [(CHECK, "a-guess"), ("a-guess", CHECK), (CHECK, CHECK)])

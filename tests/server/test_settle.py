@@ -264,14 +264,14 @@ def test_what_one_counted_alone_is_not_given_back_by_another(path: str, tmp_path
             server.kill()
             here, there = one.check(asked), other.check(asked)
             assert (here.source, there.source) == ("local", "local")
-            assert [one.usage(**asked).remaining, other.usage(**asked).remaining] == [400, 400]
+            assert [one.usage(**asked).remaining, other.usage(**asked).remaining] == [350, 300]
             for verb, becomes in (("refund", {}), ("settle", {"actual": {"tokens": 1}})):
                 assert not other.changed(verb, receipt=here.receipt, **becomes)
                 assert not one.changed(verb, receipt=there.receipt, **becomes)
-            assert [one.usage(**asked).remaining, other.usage(**asked).remaining] == [400, 400]
+            assert [one.usage(**asked).remaining, other.usage(**asked).remaining] == [350, 300]
             assert one.changed("settle", receipt=here.receipt, actual={"tokens": 30})
             assert not one.changed("refund", receipt=here.receipt)
-            assert one.usage(**asked).remaining == 470
+            assert one.usage(**asked).remaining == 420
 
             server.restart()
             for service in (one, other):

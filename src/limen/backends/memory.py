@@ -100,17 +100,21 @@ class MemoryBackend:
         charge: bool,
         holder: str = "",
         within: float | None = None,
+        *,
+        now_us: int | None = None,
     ) -> tuple[Reading, ...]:
         """Decide some checks together, all or nothing; return a reading for each.
 
         Every check is asked without charging, then all of them are charged or none. A shadow
         (`enforce=False`) has no say, and is charged if it would have admitted alone. A refusal is
-        charged only where a limit asks for that by `count_denied`.
+        charged only where a limit asks for that by `count_denied`. `now_us` is the time of the
+        clock, for a caller that has read it.
         """
         self._wait_for_lock()
         self._inside = True
         try:
-            now_us = self._time_ns() // 1_000
+            if now_us is None:
+                now_us = self._time_ns() // 1_000
             if now_us >= self._states.next_due_us:
                 self._states.forget(now_us)
             if len(checks) == 1:

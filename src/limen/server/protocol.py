@@ -52,10 +52,11 @@ _TOO_MANY = f"There are more than {MAX_HEADERS} headers."
 _TOO_DEEP = f"More than {MAX_PIPELINED} requests wait for an answer on this connection."
 _NO_UPGRADE = "A request with a body cannot ask for another protocol; send it without Upgrade."
 _MALFORMED = "This is not HTTP/1.1 as RFC 9112 has it."
-_NO_HOST = "The Host header is missing; HTTP/1.1 requires it."
+_NO_HOST = "The Host header is missing."
 _HOST_REPEATED = "The Host header is repeated; send it once."
 _INVALID_HOST = "The Host header is not a host with an optional port, such as limen.example:8080."
 _VERSIONS_WITHOUT_HOST = ("0.9", "1.0")
+_OPTIONAL_WHITESPACE = b" \t"
 # uri-host [":" port] of RFC 9110: an IPv6 address in brackets, or a name, which can be empty.
 _HOST = re.compile(rb"(?:\[([0-9A-Fa-f:.]+)\]|(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?")
 _logger = logging.getLogger("limen.server")
@@ -391,7 +392,7 @@ class Connection(HttpToolsProtocol):
             if self.parser.get_http_version() in _VERSIONS_WITHOUT_HOST:
                 return
             raise Refused(400, _NO_HOST)
-        if not _is_host(hosts[0]):
+        if not _is_host(hosts[0].strip(_OPTIONAL_WHITESPACE)):
             raise Refused(400, _INVALID_HOST)
 
     def _describe(self) -> None:
