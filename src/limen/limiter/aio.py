@@ -428,8 +428,8 @@ class AsyncLimiter:
 
     @property
     def tables(self) -> dict[str, int]:
-        """How many entries it holds in this process: of the `memory` store; or else `local` keys,
-        counted here while the store was away, and keys that are `owed` to the store."""
+        """The number of entries in this process: keys of the `memory` store; or keys counted here
+        while the store was away (`local`), keys `owed` to the store, and its last `readings`."""
         return self._guard.tables if self._memory is None else {"memory": len(self._memory)}
 
     @property

@@ -114,7 +114,8 @@ def families(figures: Figures, workers: int) -> Iterator[Metric]:
 _LOST = "Reservations that could not be given back, and stay charged for their period."
 _TABLES = (
     "Entries in the memory of the processes: keys counted while the store is away (local), "
-    "corrections that it is owed (owed), keys of the memory store (memory)."
+    "corrections that it is owed (owed), its last readings (readings), keys of the memory store "
+    "(memory)."
 )
 
 
