@@ -578,6 +578,20 @@ class TestLastReading:
         assert here.source == "local"
         assert here.remaining <= 1
 
+    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    def test_refund_of_a_local_charge_is_left_again(
+        self, open_limiter: Open, alive: str, admin: redis.Redis, algorithm: str
+    ) -> None:
+        limit = Limit(5, 86_400, algorithm=algorithm)
+        limiter = open_limiter(alive)
+        assert limiter.check("k", limit, cost=3).source == "store"
+        heal(admin)
+        poison(admin, Check(limit, "k"))
+        for _ in range(6):
+            here = limiter.check("k", limit, cost=2)
+            assert (here.source, here.allowed) == ("local", True)
+            assert limiter.refund(here) is True
+
     def test_reset_key_starts_from_nothing(
         self, open_limiter: Open, alive: str, admin: redis.Redis
     ) -> None:

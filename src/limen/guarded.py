@@ -234,7 +234,11 @@ class Guard:
             if receipt.source != "local":
                 return None
             shares = [(self._share(check), stamp_us) for check, stamp_us in receipt.charges]
-            continued = [charge for charge in shares if charge[0] in self._continued]
+            continued = [
+                (share, self._continued.stamp_in(share, stamp_us))
+                for share, stamp_us in shares
+                if share in self._continued
+            ]
             self._continued.change(_with_charges(change, continued))
             changed = self._local.change(_with_charges(change, shares))
             if changed:

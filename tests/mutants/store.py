@@ -301,8 +301,11 @@ IN_STORE: tuple[Mutant, ...] = (
         - fits = _all_allowed(known, continued)
         + fits = True
         continued-count-is-not-charged
-        - continued = self._continued.run_all(known, True, holder)
+        - continued = self._continued.run_all(known, True, holder, now_us=now_us)
         + pass
+        refund-leaves-the-continued-count-charged
+        -             self._continued.change(_with_charges(change, continued))
+        +             pass
         continued-count-replaces-the-local-one
         - min(local[1], continued[1])
         + continued[1]

@@ -57,6 +57,15 @@ def continued(last: LastReading, limit: Limit, instances: int, now_us: int) -> S
     return state
 
 
+def stamp_in(state: object, stamp_us: int) -> int:
+    """Return the stamp by which a continued state finds a charge that a local state has, too.
+
+    Both were charged at the same time, and that is the stamp. In a bucket it is a position, which
+    differs between the two: there, a correction changes the newest charge.
+    """
+    return state.arrival_us + state.shift_us if isinstance(state, Bucket) else stamp_us
+
+
 def _continue_counter(state: Windows, limit: Limit, read_us: int, reset_us: int, used: int) -> None:
     """Continue a sliding counter. A reading does not tell its two counts, only their sum."""
     period_us = limit.period_us

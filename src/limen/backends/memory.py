@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from limen import fork
 from limen.algorithms import STATES, Leases
-from limen.algorithms.last_reading import LastReading, continued
+from limen.algorithms.last_reading import LastReading, continued, stamp_in
 from limen.backends import Change, Correct, Renew, Reset, Shard, Vitals
 from limen.backends.expiring import Expiring
 from limen.clock import Clock
@@ -174,6 +174,10 @@ class MemoryBackend:
         finally:
             self._inside = False
             self._unlock()
+
+    def stamp_in(self, check: Check, stamp_us: int) -> int:
+        """Return the stamp here of a charge that has `stamp_us` in another backend."""
+        return stamp_in(self._entries.get(memory_key(check)), stamp_us)
 
     def __contains__(self, check: Check) -> bool:
         return memory_key(check) in self._entries
