@@ -51,9 +51,9 @@ class State(Struct):
     audit_hash: str
 
 
-def act(author: str, comment: str) -> Act:
-    """Return an act of now, or raise `InvalidInput`."""
-    return Act(valid_author(author), valid_comment(comment), datetime.now(UTC))
+def act(author: str, comment: str, at: datetime | None = None) -> Act:
+    """Return an act of now, or of another time, or raise `InvalidInput`."""
+    return Act(valid_author(author), valid_comment(comment), at or datetime.now(UTC))
 
 
 async def state_of(connection: AsyncConnection, *, lock: bool = False) -> State:

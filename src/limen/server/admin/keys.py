@@ -86,9 +86,9 @@ class Keys:
 def install(door: Door, desk: Desk) -> None:
     """Add the routes."""
     keys = Keys(desk)
-    door.add("viewer", "POST", "/explain", keys.explain_request)
+    door.add("viewer", "POST", "/explain", keys.explain_request, also=(503,))
     verdict = {"responses": {"200": content("Verdict", "Where the key stands.")}}
-    door.add("viewer", "POST", "/keys/inspect", keys.inspect_key, extra=verdict)
+    door.add("viewer", "POST", "/keys/inspect", keys.inspect_key, also=(503,), extra=verdict)
     door.add("editor", "POST", "/keys/reset", keys.reset_key, also=(503,))
 
 
