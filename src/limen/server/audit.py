@@ -46,7 +46,7 @@ def pending_row(subject: str, actor: str, comment: str) -> PendingRow:
 
 
 class NoteWrite(Protocol):
-    """A function that is told whether the database took a write."""
+    """A function that notes whether the database took a write."""
 
     def __call__(self, *, succeeded: bool) -> None:
         """Note one attempt."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sqlite3
 import time
@@ -279,6 +280,35 @@ def test_refuses_a_kill_switch_whose_comment_the_audit_cannot_keep(
     assert read(service.ask(SWITCH, BEARER))["on"] is False
 
 
+def stays_in_trouble(service: Product) -> bool:
+    """Return whether `writes` is in trouble for 3 s; the service looks once a second."""
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        if "writes" not in health(service)["trouble"]:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def refuse_token(service: Product) -> None:
+    """Try to create a token, which the database refuses."""
+    body = {"role": "viewer", "name": "another viewer"}
+    assert service.ask("/admin/v1/tokens", BEARER, method="POST", body=body).status == 503
+
+
+def test_reports_writes_while_the_disk_of_sqlite_is_full(busy: tuple[Product, str]) -> None:
+    service, _ = busy
+    before = resource.prlimit(service.pid, resource.RLIMIT_FSIZE)
+    with closing(sqlite3.connect(service.folder / ".limen" / "rules.db")) as database:
+        # An open connection keeps the files beside the database: the lock needs no room then.
+        database.execute("SELECT tokens FROM limen_state").fetchall()
+        resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (1, before[1]))
+        refuse_token(service)
+        assert stays_in_trouble(service)
+        resource.prlimit(service.pid, resource.RLIMIT_FSIZE, before)
+        until(lambda: "writes" not in health(service)["trouble"])
+
+
 @pytest.fixture
 def server() -> Iterator[Postgres]:
     with postgres.postgres() as started:
@@ -388,3 +418,19 @@ def test_refuses_a_token_that_waits_too_long_for_the_requests_of_others(
             "no database thread was free within 5 s; try again later"
         )
         assert took_s < SOON_S
+
+
+def test_reports_writes_while_postgresql_takes_a_lock_and_no_write(
+    on_postgres: tuple[Product, str], server: Postgres
+) -> None:
+    service, _ = on_postgres
+    server.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION USING ERRCODE = '53100'; END $$; "
+        "CREATE TRIGGER refuse BEFORE UPDATE ON limen_state EXECUTE FUNCTION refuse()",
+        "limen",
+    )
+    refuse_token(service)
+    assert stays_in_trouble(service)
+    server.execute("DROP TRIGGER refuse ON limen_state", "limen")
+    until(lambda: "writes" not in health(service)["trouble"])

@@ -273,8 +273,12 @@ class SqlStore:
         await self._written(work)
 
     async def check_writable(self) -> None:
-        """Take and release the lock that every writer takes. Raises `StoreError` if it cannot."""
-        await self._written(Ledger.locked)
+        """Commit a write that leaves the data as it is. Raises `StoreError` if it fails."""
+
+        async def work(opened: AsyncConnection) -> None:
+            await (await Ledger.locked(opened)).touch()
+
+        await self._written(work)
 
     async def close(self) -> None:
         """Let go of the database. A later call opens it again."""
