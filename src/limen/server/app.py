@@ -43,7 +43,6 @@ from limen.server.service import Service
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 _SLOTS = "/v1/slots/"
 _ADMIN = ("/admin", "/docs", "/openapi.json")
-_MAX_ADMIN_BODY = 16 * 2**20
 _LOCAL = re.compile(rb"https?://(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
 
 
@@ -146,13 +145,6 @@ class App:
         reply = await handler(Asked(body, scope["query_string"], slot, id_))
         await respond(send, reply.status, [*headers, JSON, NO_STORE, *reply.headers], reply.body)
 
-    def _is_known(self, scope: Scope) -> bool:
-        try:
-            caller = self.service.access.caller(scope)
-            return caller is not None and caller.role != "check"
-        except Rejected:
-            return False
-
     async def _elsewhere(
         self, scope: Scope, receive: Receive, send: Send, headers: Headers
     ) -> None:
@@ -164,11 +156,8 @@ class App:
         elif path == "/metrics":
             await self._tell_metrics(scope, send, headers)
         elif path.startswith(_ADMIN):
-            # Rules may be long; what strangers send is not kept for that.
-            longest = _MAX_ADMIN_BODY if self._is_known(scope) else self._max_body
-            body = await read_body(scope, receive, longest)
             scope["limen_id"] = headers[0][1].decode()
-            await self._admin(scope, _again(body, receive), send)
+            await self._admin(scope, receive, send)
         elif path == sessions.PATH:
             reply = await self._sessions.answer(scope, receive)
             found = [*headers, JSON, NO_STORE, *reply.headers]
@@ -217,13 +206,3 @@ class App:
 
     def _new_id(self) -> str:
         return f"{self.service.id}-{next(self._ids):x}"
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    """Return what gives a body that was read already to another app."""
-    waiting = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive_again() -> dict[str, object]:
-        return waiting.pop() if waiting else dict(await receive())
-
-    return receive_again

@@ -2,11 +2,11 @@
 
 Decisions, health and small admin requests run on the event loop. The rest runs here:
 
-| pool | work | threads | for each token |
-|---|---|---|---|
-| `compute` | read large bodies; validate, explain, compare and summarize rules; insight | 2 | 1 |
-| `database` | transactions of the admin API | 8 | 2 |
-| `switch` | the kill switch: its requests and its file, and nothing else | 2 | 1 |
+| pool | work | threads | for each token | longest wait |
+|---|---|---|---|---|
+| `compute` | parse large bodies; validate, explain, compare, summarize rules | 2 | 1 | 30 s |
+| `database` | transactions of the admin API | 8 | 2 | 5 s |
+| `switch` | the file of the kill switch, and nothing else | 2 | 1 | 5 s |
 
 asyncio's default executor is left to `/metrics` and to the files of insight. Rules and the kill
 switch are followed on the thread `limen-rules`, which has its own event loop.
@@ -18,7 +18,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TypeVar, TypeVarTuple
 
 from limen.server.exchange import Rejected
@@ -26,22 +26,20 @@ from limen.server.exchange import Rejected
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _RETRY_S = b"1"
-_DATABASE_WAIT_S = 5.0
 
 
 class Pool:
     """A fixed number of threads, of which each token has at most a few at a time.
 
-    Further work of a token waits until its earlier work is done. So a token with much work delays
-    itself, and other tokens find a free thread.
+    Work first waits for the earlier work of its token, and then for a free thread, in the order of
+    arrival. Both waits together are bounded.
     """
 
-    def __init__(
-        self, name: str, *, threads: int, per_token: int, wait_s: float | None = None
-    ) -> None:
-        """Start no thread yet. `wait_s` is how long work waits for its turn; None is no bound."""
+    def __init__(self, name: str, *, threads: int, per_token: int, wait_s: float) -> None:
+        """Start no thread yet. `wait_s` is the longest time in seconds that work waits."""
         self._name = name
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=f"limen-{name}")
+        self._threads = asyncio.Semaphore(threads)
         self._per_token = per_token
         self._wait_s = wait_s
         self._turns: dict[str, asyncio.Semaphore] = {}
@@ -56,26 +54,23 @@ class Pool:
     async def run(self, token: str, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
         """Run a function in a thread; return its result.
 
-        Raises `Rejected` (503) when earlier work of the token keeps it waiting for too long.
+        Raises `Rejected` (503) when no thread is free in time.
         """
         turn = self._turns.setdefault(token, asyncio.Semaphore(self._per_token))
-        self._works[token] += 1
-        try:
-            async with asyncio.timeout(self._wait_s):
-                await turn.acquire()
-        except BaseException as error:
-            self._forget(token)
-            if isinstance(error, TimeoutError):
+        with ExitStack() as held:
+            self._works[token] += 1
+            held.callback(self._forget, token)
+            try:
+                async with asyncio.timeout(self._wait_s):
+                    for semaphore in (turn, self._threads):
+                        await semaphore.acquire()
+                        held.callback(semaphore.release)
+            except TimeoutError:
                 raise self._late() from None
-            raise
-
-        def done(_: object) -> None:
-            turn.release()
-            self._forget(token)
-
-        job = asyncio.get_running_loop().run_in_executor(self._executor, work, *arguments)
+            job = asyncio.get_running_loop().run_in_executor(self._executor, work, *arguments)
+            release = held.pop_all().close
         # A request that is cancelled does not stop its thread, which counts until it ends.
-        job.add_done_callback(done)
+        job.add_done_callback(lambda _: release())
         return await asyncio.shield(job)
 
     def close(self) -> None:
@@ -88,7 +83,7 @@ class Pool:
             del self._works[token], self._turns[token]
 
     def _late(self) -> Rejected:
-        detail = f"earlier requests of this token still wait for the {self._name}; try again"
+        detail = f"no {self._name} thread was free within {self._wait_s:g} s; try again later"
         return Rejected(503, detail, [(b"retry-after", _RETRY_S)])
 
 
@@ -97,9 +92,9 @@ class Pools:
 
     def __init__(self) -> None:
         # Two: each thread that computes delays the event loop by up to 5 ms at a time.
-        self.compute: Pool = Pool("compute", threads=2, per_token=1)
-        self.database: Pool = Pool("database", threads=8, per_token=2, wait_s=_DATABASE_WAIT_S)
-        self.switch: Pool = Pool("switch", threads=2, per_token=1)
+        self.compute: Pool = Pool("compute", threads=2, per_token=1, wait_s=30.0)
+        self.database: Pool = Pool("database", threads=8, per_token=2, wait_s=5.0)
+        self.switch: Pool = Pool("switch", threads=2, per_token=1, wait_s=5.0)
 
     @property
     def is_busy(self) -> bool:
@@ -116,7 +111,7 @@ class PerToken:
     """A bound on how many of something one token may have at a time."""
 
     def __init__(self, most: int, named: str) -> None:
-        """Bound what is `named` to `most`: `requests in progress`."""
+        """Set the bound. `named` is the plural for error messages: `requests in progress`."""
         self._most = most
         self._named = named
         self._counts: Counter[str] = Counter()

@@ -26,6 +26,7 @@ from limen.rules.stores.file import FileStore
 from limen.rules.stores.sql import SqlStore
 from limen.rules.sync import Follower, Status, SwitchFile
 from limen.server.access import Access
+from limen.server.audit import AuditWriter
 from limen.server.dashboard.cookie import Cookies
 from limen.server.decisions import Decisions
 from limen.server.envoy.service import RateLimits
@@ -84,6 +85,8 @@ class Service:
         self.engine: AsyncEngine = AsyncEngine(RuleSet(()), self.limiter)
         self.books: SqlStore = SqlStore(self.place.books)
         """The database of tokens and of the audit; and of the rules, unless they are in a file."""
+        self.audit: AuditWriter = AuditWriter(self.books, self.note_write)
+        """Writes the audit rows of the kill switch."""
         self.receipts: Receipts = Receipts(self.place.secret(), self.id)
         store_url = settings.store.url.reveal()
         self.redis: str | None = store_url if is_shared(store_url) else None
@@ -158,6 +161,7 @@ class Service:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.audit.close()
         await self.insight.close()
         await asyncio.to_thread(self.follower.close)
         await self.limiter.aclose()

@@ -149,6 +149,22 @@ def test_migration_and_an_older_limen_that_writes_wait_in_one_line(postgres_url:
     run(store.verify_audit())
 
 
+def test_waits_longer_for_another_migration_than_for_a_lock(postgres_url: str) -> None:
+    other = at_revision(postgres_url, "0002")
+    store = SqlStore(postgres_url, busy_timeout=0.1)
+
+    async def migrate_slowly(connection: AsyncConnection) -> asyncio.Task[None]:
+        waiting = asyncio.create_task(store.prepare())
+        await asyncio.wait([waiting], timeout=1)
+        return waiting
+
+    async def work() -> None:
+        await (await other._database.migrate(migrate_slowly))
+
+    run(work())
+    assert look(store, revisions) == [NEWEST]
+
+
 def test_an_older_limen_may_still_write_its_rows(store: SqlStore) -> None:
     write_old_rows(store)
     run(store.verify_audit())

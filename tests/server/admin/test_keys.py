@@ -81,6 +81,26 @@ def test_explains_a_bounded_number_of_rules_and_says_how_many_are_left_out(servi
     assert len(answer.body) < 1_000_000
 
 
+def test_explains_long_keys_by_their_beginning(service: Driven) -> None:
+    names = ["a", "b", "c", "d"]
+    rules = [{"name": f"r{number}", "key": names, "limits": "1/s"} for number in range(1_000)]
+    asked = {"attributes": dict.fromkeys(names, "\x01" * 4_000), "document": {"rules": rules}}
+    answer = service.ask("POST", "/explain", asked)
+    assert len(answer.body) < 500_000
+    [key] = {part["key"] for part in answer.json["verdict"]["parts"]}
+    assert (len(key), key[-3:]) == (200, "...")
+
+
+def test_explains_a_bounded_number_of_exemptions(service: Driven) -> None:
+    names = [f"exempt-{number}" for number in range(1_200)]
+    exemptions = [{"name": name, "match": {"path": "/"}} for name in names]
+    draft = {"rules": [{"name": "all", "limits": "1/s"}], "exemptions": exemptions}
+    asked = {"attributes": {"path": "/"}, "document": draft}
+    explained = service.ask("POST", "/explain", asked).json
+    assert (explained["exempt"], explained["exempt_left_out"]) == (names[:1_000], 200)
+    assert explained["verdict"]["exempt"] == names[:1_000]
+
+
 def test_refuses_attributes_that_every_limit_would_repeat(calm: Driven) -> None:
     facts = {f"a{number}": "x" * 4_000 for number in range(5)}
     for path in ("/explain", "/keys/inspect"):

@@ -26,7 +26,7 @@ T = TypeVar("T")
 Work = Callable[[AsyncConnection], Awaitable[T]]
 
 _CONNECT_S, _COMMAND_S = 5.0, 10.0
-_STATEMENT_S = 9.0
+_STATEMENT_MS = 9_000
 """After which PostgreSQL ends a statement: before the driver does, which would leave it running."""
 # The name of our lock among the advisory locks of a PostgreSQL database: "limen", in ASCII.
 _MIGRATION_LOCK = 0x6C696D656E
@@ -39,6 +39,7 @@ class Database:
     def __init__(self, address: Address, busy_timeout: float) -> None:
         self.address = address
         self._busy_timeout = busy_timeout
+        self._lock_ms = max(1, round(busy_timeout * 1_000))  # 0 would be without a bound
         self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine] = (
             weakref.WeakKeyDictionary()
         )
@@ -59,7 +60,11 @@ class Database:
         """Do some work in a transaction that writes, while no other process migrates."""
 
         async def alone(connection: AsyncConnection) -> T:
+            # The migration of another process may take longer than `busy_timeout`; the driver ends
+            # the wait after `_COMMAND_S`.
+            await connection.run_sync(partial(_set_timeouts, 0, 0))
             await connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+            await connection.run_sync(partial(_set_timeouts, self._lock_ms, _STATEMENT_MS))
             return await work(connection)
 
         if self.address.kind == "postgresql":
@@ -90,12 +95,15 @@ class Database:
         loop = asyncio.get_running_loop()
         engine = self._engines.get(loop)
         if engine is None:
-            make = _sqlite if self.address.kind == "sqlite" else _postgresql
             # An engine may hold the loop that it belongs to, and would stay with it.
             for known in [each() for each in self._engines.keyrefs()]:
                 if known is not None and known.is_closed():
                     self._engines.pop(known, None)
-            self._engines[loop] = engine = make(self.address, self._busy_timeout)
+            if self.address.kind == "sqlite":
+                engine = _sqlite(self.address, self._busy_timeout)
+            else:
+                engine = _postgresql(self.address, self._lock_ms)
+            self._engines[loop] = engine
         return engine.execution_options(limen_begin=begin)
 
     async def _run(self, engine: AsyncEngine, work: Work[T]) -> T:
@@ -163,7 +171,7 @@ def _begin(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
 
 
-def _postgresql(address: Address, busy_timeout: float) -> AsyncEngine:
+def _postgresql(address: Address, lock_ms: int) -> AsyncEngine:
     import asyncpg  # type: ignore[import-untyped]  # it has no types
 
     async def connect() -> Any:
@@ -187,15 +195,13 @@ def _postgresql(address: Address, busy_timeout: float) -> AsyncEngine:
         hide_parameters=True,
         isolation_level="READ COMMITTED",
     )
-    event.listen(engine.sync_engine, "begin", partial(_set_timeouts, busy_timeout))
+    event.listen(engine.sync_engine, "begin", partial(_set_timeouts, lock_ms, _STATEMENT_MS))
     return engine
 
 
-def _set_timeouts(busy_timeout: float, connection: Connection) -> None:
-    """Bound how long the server waits for a lock, and works on a statement."""
+def _set_timeouts(lock_ms: int, statement_ms: int, connection: Connection) -> None:
+    """Bound how long the server waits for a lock, and works on a statement; 0 is no bound."""
     # For the transaction: PgBouncer refuses a connection that asks for them when it is opened.
-    # 0 would be without a bound.
-    lock_ms, statement_ms = max(1, round(busy_timeout * 1_000)), round(_STATEMENT_S * 1_000)
     connection.execute(
         select(
             func.set_config("lock_timeout", str(lock_ms), True),

@@ -250,15 +250,22 @@ class SqlStore:
         return await self._read(keyring.version)
 
     async def record(
-        self, action: RecordedAction, subject: str, author: str, comment: str = ""
+        self,
+        action: RecordedAction,
+        subject: str,
+        author: str,
+        comment: str = "",
+        *,
+        at: datetime | None = None,
     ) -> None:
         """Write down an act that was done elsewhere: a kill switch turned, a key reset.
 
-        `subject` says what it was done to: `rule search-per-user, user=42`.
+        `subject` says what it was done to: `rule search-per-user, user=42`. `at` is the time of the
+        act, with a time zone; None is now. Rows are in the order in which they are written.
         """
         valid_action(action)
         valid_subject(subject)
-        what = act(author, comment)
+        what = act(author, comment, at)
 
         async def work(opened: AsyncConnection) -> None:
             await (await Ledger.locked(opened)).note(action, subject, what)
@@ -266,8 +273,12 @@ class SqlStore:
         await self._written(work)
 
     async def check_writable(self) -> None:
-        """Take and release the lock that every writer takes. Raises `StoreError` if it cannot."""
-        await self._written(Ledger.locked)
+        """Commit a write that leaves the data as it is. Raises `StoreError` if it fails."""
+
+        async def work(opened: AsyncConnection) -> None:
+            await (await Ledger.locked(opened)).touch()
+
+        await self._written(work)
 
     async def close(self) -> None:
         """Let go of the database. A later call opens it again."""

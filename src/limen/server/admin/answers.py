@@ -241,7 +241,9 @@ class Explained(Model):
     version: str
     """The rules that were asked: those that this process runs."""
     exempt: list[str]
-    """The exemptions that the request comes under."""
+    """The exemptions that the request comes under, at most 1,000."""
+    exempt_left_out: int
+    """How many are not in `exempt`."""
     unused: list[str]
     """Attributes that no rule looks at."""
     rules: list[RuleAccount]
@@ -249,7 +251,8 @@ class Explained(Model):
     rules_left_out: int
     """How many are not in `rules`."""
     verdict: Annotated[dict[str, Any], refer("Verdict")]
-    """As `/v1/check` would say, and nothing was charged."""
+    """The verdict of `/v1/check`, with nothing charged. A key has at most 200 characters here, and
+    a list at most 1,000 members."""
 
 
 class WasReset(Model):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import socket
@@ -32,6 +31,7 @@ from limen.server.admin.desk import MAX_SUBJECT, Desk
 from limen.server.admin.guard import Door, caller_of
 from limen.server.admin.kinds import PageSize, VersionOrNone
 from limen.server.admin.questions import ToTurn
+from limen.server.audit import pending_row
 
 _AUDIT_S = 1.0
 """How long the kill switch waits for the audit; the row is written later if it can be."""
@@ -46,7 +46,6 @@ class Fleet:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._service = desk.service
-        self._recording: set[asyncio.Task[bool]] = set()
 
     async def list_instances(self) -> Instances:
         """List the processes that enforce rules, and which rules. Without Redis, this one alone."""
@@ -78,10 +77,12 @@ class Fleet:
         self._check_names(asked)
         caller = caller_of(request)
         switch = turned_on(asked.rules, caller.name) if asked.on else turned_off(caller.name)
+        # Before the switch is turned: a comment that cannot be kept is refused.
+        row = pending_row(str(switch)[:MAX_SUBJECT], caller.name, asked.comment)
         file = SwitchFile(self._service.place.folder)
         await self._service.pools.switch.run(caller.token, file.write, switch)
         reached = await self._reach(switch)
-        audited = await self._note(switch, caller.name, asked.comment)
+        audited = await self._service.audit.write(row, _AUDIT_S)
         return Turned(**_switch(switch), other_hosts=reached, audited=audited)
 
     async def get_stats(self) -> Stats:
@@ -147,27 +148,6 @@ class Fleet:
             _logger.warning("the kill switch is turned here, and not for other hosts: %s", error)
             return "not reached"
         return "reached"
-
-    async def _note(self, switch: Switch, by: str, comment: str) -> bool:
-        """Write to the audit; return whether that was done in time."""
-        recording = asyncio.create_task(self._record(switch, by, comment))
-        self._recording.add(recording)
-        recording.add_done_callback(self._recording.discard)
-        done, _ = await asyncio.wait([recording], timeout=_AUDIT_S)
-        return bool(done) and recording.result()
-
-    async def _record(self, switch: Switch, by: str, comment: str) -> bool:
-        # Not in the pool of the database: a kill switch waits for nobody else's requests.
-        try:
-            subject = str(switch)[:MAX_SUBJECT]
-            await self._service.books.record("kill-switch", subject, by, comment)
-        except StoreError as error:
-            # It is for emergencies, and a database may be one.
-            _logger.warning("the kill switch is turned by %s, and not in the audit: %s", by, error)
-            self._service.note_write(succeeded=False)
-            return False
-        self._service.note_write(succeeded=True)
-        return True
 
 
 def install(door: Door, desk: Desk) -> None:

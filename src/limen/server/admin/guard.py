@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from limen.errors import did_you_mean, shown
 from limen.server.access import Access, Caller, unknown
 from limen.server.admin.body import decoded
-from limen.server.exchange import Rejected
+from limen.server.exchange import Rejected, read_body
 from limen.server.openapi import SCHEME, errors
 from limen.server.pools import Pool
 
@@ -28,7 +28,16 @@ Rank = Literal["viewer", "editor", "admin"]
 """The roles that have something to do here, each with all that those before it may."""
 _RANKS: tuple[str, ...] = get_args(Rank)
 _LARGE = 65_536
+"""The size of a body, in bytes, above which a thread parses it."""
 _WITH_BODY = ("POST", "PUT")
+"""The methods whose body is read; no route takes one with another method."""
+MAX_BODY = 16 * 2**20
+"""The longest body, in bytes, of a route for editors: a large rule set."""
+MAX_VIEWER_BODY = 4 * 2**20
+"""The longest body of a route for viewers. `json.loads` holds the GIL: 4 MiB of nested lists stop
+the process for half a second."""
+MAX_URGENT_BODY = 65_536
+"""The longest body of an urgent route, which is not part of `MAX_REQUESTS`."""
 MAX_REQUESTS = 32
 """How many requests of one token a process works on at a time."""
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -54,22 +63,25 @@ class Guarded(APIRoute):
     """A route that lets in who may, reads the body as JSON, and only then does what it is for."""
 
     is_urgent: ClassVar[bool] = False
-    """Whether it waits for no other request of its token, and is no part of `MAX_REQUESTS`."""
+    """Whether `MAX_REQUESTS` does not apply to it."""
 
     def get_route_handler(self) -> Handler:
         """Return the route with its guard in front."""
         handle, rank = super().get_route_handler(), rank_of(self)
         fields = [field.alias for field in self.dependant.query_params]
         takes_any = "parameters" in (self.openapi_extra or {})
+        longest = MAX_VIEWER_BODY if rank == "viewer" else MAX_BODY
+        if self.is_urgent:
+            longest = MAX_URGENT_BODY
 
         async def guarded(request: Request) -> Response:
             state = request.app.state
             caller = request.state.caller = admit(state.access, request.scope, rank)
             if not takes_any:
                 _check_query(request, fields)
-            pool = state.pools.switch if self.is_urgent else state.pools.compute
+            # Counted before the body is read: a body that never ends counts as well.
             with nullcontext() if self.is_urgent else state.requests.hold(caller.token):
-                return await handle(await _read(request, pool))
+                return await handle(await _read(request, longest, state.pools.compute))
 
         return guarded
 
@@ -114,9 +126,9 @@ class Door:
         """
         words = " ".join((endpoint.__doc__ or "").split())
         summary, _, more = words.partition(". ")
-        usual = {401, 403, 413, 422}
+        usual = {401, 403, 422}
         if method in _WITH_BODY:
-            usual.add(400)
+            usual |= {400, 413}
         if not urgent:
             usual.add(429)
         self._app.router.add_api_route(
@@ -158,14 +170,16 @@ class _Read(Request):
         return self.said
 
 
-async def _read(request: Request, pool: Pool) -> Request:
-    body = await request.body()
+async def _read(request: Request, longest: int, pool: Pool) -> Request:
+    body = b""
+    if request.method in _WITH_BODY:
+        body = await read_body(request.scope, request.receive, longest)
     # Whatever it says it is: nothing else than JSON is taken, here or under /v1.
     headers = [each for each in request.scope["headers"] if each[0] != b"content-type"]
     headers.append((b"content-type", b"application/json"))
     read = _Read({**request.scope, "headers": headers})
     read._body = body
-    if body and request.method in _WITH_BODY:
+    if body:
         is_large = len(body) > _LARGE
         token = caller_of(request).token
         read.said = await pool.run(token, decoded, body) if is_large else decoded(body)

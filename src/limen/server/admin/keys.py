@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import msgspec
 from fastapi import Request, Response
+from msgspec import structs
 
 from limen.engine.asked import ask
 from limen.errors import InvalidInput, did_you_mean
@@ -20,11 +20,14 @@ from limen.server.admin.guard import Door, caller_of
 from limen.server.admin.questions import ToExplain, ToInspect, ToReset
 from limen.server.faces import faces_of
 from limen.server.openapi import content
+from limen.wire import Verdict
 
 MAX_RULES = 1_000
 """How many rules `/explain` tells of."""
 MAX_CONDITIONS = 2_000
 """How many conditions it tells of, of all rules together."""
+MAX_EXEMPTIONS = 1_000
+"""How many exemptions it names."""
 
 
 class Keys:
@@ -54,8 +57,8 @@ class Keys:
         names = [each.name for each in service.engine.rules.rules]
         if rule is not None and rule not in names:
             raise InvalidInput(f"rule: there is no rule {rule!r}{did_you_mean(rule, names)}")
-        found = service.engine.ask(asked.attributes, slots=True).found.applied
-        met = [each.rule.name for each in found if each.checks and rule in (None, each.rule.name)]
+        applied = service.engine.ask(asked.attributes, slots=True).found.applied
+        met = [each.rule.name for each in applied if each.checks and rule in (None, each.rule.name)]
         if not met:
             return WasReset(rules=[])
         # Written down before it is done, and not before it can be: nobody resets past the audit.
@@ -69,7 +72,7 @@ class Keys:
 
     async def _peek(
         self, request: Request, facts: dict[str, str], cost: int, rules: RuleSet
-    ) -> Any:
+    ) -> Verdict:
         asked = await self._desk.compute(
             caller_of(request), lambda: ask(rules, facts, cost, time.time_ns(), slots=True)
         )
@@ -86,13 +89,13 @@ class Keys:
 def install(door: Door, desk: Desk) -> None:
     """Add the routes."""
     keys = Keys(desk)
-    door.add("viewer", "POST", "/explain", keys.explain_request)
+    door.add("viewer", "POST", "/explain", keys.explain_request, also=(503,))
     verdict = {"responses": {"200": content("Verdict", "Where the key stands.")}}
-    door.add("viewer", "POST", "/keys/inspect", keys.inspect_key, extra=verdict)
+    door.add("viewer", "POST", "/keys/inspect", keys.inspect_key, also=(503,), extra=verdict)
     door.add("editor", "POST", "/keys/reset", keys.reset_key, also=(503,))
 
 
-def _explained(rules: RuleSet, asked: ToExplain, said: Any) -> Explained:
+def _explained(rules: RuleSet, asked: ToExplain, said: Verdict) -> Explained:
     explanation = explain(rules, asked.attributes, time.time())
     accounts = explanation.accounts
     # Sorted by how much the caller wants to know of each, and then back into the order of rules.
@@ -100,17 +103,32 @@ def _explained(rules: RuleSet, asked: ToExplain, said: Any) -> Explained:
         range(len(accounts)),
         key=lambda n: (accounts[n].rule.name != asked.rule, not accounts[n].applies),
     )[:MAX_RULES]
-    told, room = {}, MAX_CONDITIONS
+    shown, room = {}, MAX_CONDITIONS
     for number in wanted:
-        told[number] = _account(accounts[number], room)
-        room -= len(told[number].conditions)
+        shown[number] = _account(accounts[number], room)
+        room -= len(shown[number].conditions)
+    exempt = [each.name for each in explanation.exempt]
     return Explained(
         version=rules.version,
-        exempt=[each.name for each in explanation.exempt],
+        exempt=exempt[:MAX_EXEMPTIONS],
+        exempt_left_out=len(exempt[MAX_EXEMPTIONS:]),
         unused=sorted(asked.attributes.keys() - attributes(rules)),
-        rules=[told[number] for number in sorted(told)],
-        rules_left_out=len(accounts) - len(told),
-        verdict=msgspec.to_builtins(said),
+        rules=[shown[number] for number in sorted(shown)],
+        rules_left_out=len(accounts) - len(shown),
+        verdict=msgspec.to_builtins(_shortened(said)),
+    )
+
+
+def _shortened(verdict: Verdict) -> Verdict:
+    """Return a verdict of bounded length: every limit repeats the key, and names can be many."""
+    return structs.replace(
+        verdict,
+        parts=tuple(
+            structs.replace(part, key=part.key and shortened(part.key, LONGEST))
+            for part in verdict.parts[:MAX_RULES]
+        ),
+        exempt=verdict.exempt[:MAX_EXEMPTIONS],
+        not_applicable=verdict.not_applicable[:MAX_RULES],
     )
 
 

@@ -21,7 +21,7 @@ from limen.http.problem import CONTENT_TYPE, phrase
 from limen.masking import masked
 from limen.rules.findings import path_text, unknown_field
 from limen.server.admin.edits import Missing, Taken
-from limen.server.exchange import Rejected
+from limen.server.exchange import Gone, Rejected
 
 _RETRY_S = "1"
 _MOST = 100
@@ -33,6 +33,7 @@ def install(app: FastAPI) -> None:
     """Let the app answer every error with a problem document."""
     for kind, answer in (
         (Rejected, _rejected),
+        (Gone, _gone),
         (RequestValidationError, _not_as_described),
         (HTTPException, _of_http),
         (LimenError, _of_limen),
@@ -69,6 +70,11 @@ def _answer(
 async def _rejected(request: Request, error: Rejected) -> Response:
     headers = {name.decode(): value.decode() for name, value in error.headers}
     return _answer(request, error.status, error.detail, headers=headers)
+
+
+async def _gone(request: Request, _: Gone) -> Response:
+    """Return a response, which a closed connection drops."""
+    return _answer(request, 400, "the connection was closed before the end of the body")
 
 
 async def _not_as_described(request: Request, error: RequestValidationError) -> Response:

@@ -219,6 +219,6 @@ class ToTurn(Model):
     )
 
     on: bool
-    rules: Annotated[list[RuleName], Field(max_length=10_000)] = Field(default_factory=list)
-    """Only these rules; empty is all."""
+    rules: Annotated[list[RuleName], Field(max_length=500)] = Field(default_factory=list)
+    """Only these rules, at most 500; empty is all."""
     comment: Comment = ""

@@ -170,7 +170,7 @@ def install(door: Door, desk: Desk) -> None:
     rules = Rules(desk)
     door.add("viewer", "GET", "/rules", rules.get_rules, also=(503,))
     door.add("editor", "PUT", "/rules", rules.save_rules, also=(409, 503))
-    door.add("viewer", "POST", "/rules/validate", rules.validate_rules)
+    door.add("viewer", "POST", "/rules/validate", rules.validate_rules, also=(503,))
     door.add("viewer", "GET", "/rules/versions", rules.list_versions, also=(503,))
     one = "/rules/versions/{version}"
     door.add("viewer", "GET", one, rules.get_version, also=(404, 503))

@@ -140,20 +140,20 @@ def install(door: Door, desk: Desk) -> None:
 
 def _overrides(held: Held) -> Overrides:
     at, overrides = edits.now(), edits.overrides_of(held.document)
-    found = [summary.override(name, raw, at) for name, raw in overrides]
-    return Overrides(version=held.version, overrides=found)
+    summaries = [summary.override(name, raw, at) for name, raw in overrides]
+    return Overrides(version=held.version, overrides=summaries)
 
 
 def _exemptions(held: Held) -> Exemptions:
     at, exemptions = edits.now(), edits.exemptions_of(held.document)
-    found = [summary.exemption(raw, at) for raw in exemptions]
-    return Exemptions(version=held.version, exemptions=found)
+    summaries = [summary.exemption(raw, at) for raw in exemptions]
+    return Exemptions(version=held.version, exemptions=summaries)
 
 
 def _blocks(held: Held) -> Blocks:
     at, rules = edits.now(), edits.rules_of(held.document)
-    found = [summary.block(raw, at) for raw in rules if edits.is_block(raw)]
-    return Blocks(version=held.version, blocks=found)
+    summaries = [summary.block(raw, at) for raw in rules if edits.is_block(raw)]
+    return Blocks(version=held.version, blocks=summaries)
 
 
 def _refuse_ended(item: dict[str, Any]) -> None:
