@@ -325,7 +325,7 @@ def test_one_token_has_a_few_streams_and_leaves_the_others_to_others(service: Dr
         await listeners[0].until(lambda: all(each.text for each in listeners))
         refused = [each for each in listeners if each.status == 429]
         assert len(refused) == MAX_STREAMS - MAX_TOKEN_STREAMS
-        assert "this token has 8 live streams, the most that one token may have" in refused[0].text
+        assert "this token has 16 live streams, the most that one token may have" in refused[0].text
         async with listening(service) as one:
             assert one.status == 200
         for each in listeners:

@@ -47,7 +47,7 @@ from limen.server.service import Service
 TURN_S = 1.0
 MAX_STREAMS = 32
 """How many may listen to one worker."""
-MAX_TOKEN_STREAMS = 8
+MAX_TOKEN_STREAMS = 16
 """How many of them with one token."""
 MAX_AGE_S = 3_600.0
 MAX_DECISIONS = 50
@@ -476,7 +476,7 @@ async def follow(
     """Follow what happens, as server-sent events. First comes `hello`; then each second `stats`,
     and whenever there are any `decision` and `alert`, each with one line of JSON; and in the end
     `end`, after an hour, when the token holds no more, or when the service stops. A client opens
-    another one then. At most 32 may be open in each process, and 8 with one token."""
+    another one then. At most 32 may be open in each process, and 16 with one token."""
     live: Live = request.app.state.live
     hidden = None if key is None else hidden_as(live.insight, key)
     return Stream(live, Wanted(_events(events), rule, hidden, said(allowed)), request)
@@ -510,5 +510,5 @@ def describe(description: dict[str, Any]) -> None:
         "and LiveEnd.",
         "content": {_KIND: {"schema": {"type": "string"}}},
     }
-    told["429"]["description"] = "The token has 8 streams, or too many requests in progress."
+    told["429"]["description"] = "The token has 16 streams, or too many requests in progress."
     told["503"]["description"] = "As many streams are open as may be, or the service ends."
