@@ -241,7 +241,7 @@ IN_STORE: tuple[Mutant, ...] = (
         "tests/faults/test_pauses.py -k connecting",
         """
         pause-while-connecting-is-a-fault
-        - if fault_of(error, self._where).kind != "timeout" or not was_paused:
+        - if fault_of(error, self._where).kind != "timeout" or not is_ours:
         + if True:
         """,
     ),

@@ -19,8 +19,8 @@ def normal_path(
 ) -> str:
     """Return the one spelling of a path: decoded once, no doubled or trailing slash, no dots.
 
-    To be what rules see as `path`. What has no path, such as `*`, stays as it is. The steps, in
-    this order:
+    Rules should see this as `path`. A target without a path, such as `*`, stays as it is. The
+    steps, in this order:
 
     1. The query, the fragment, and the scheme and host of an absolute URL are cut off.
     2. Percent-encoding is decoded once, unless `decoded`.
@@ -67,7 +67,7 @@ def _replaced(plain: str, strip_parameters: bool, convert_backslashes: bool) -> 
 
 
 def cut_path(path: str, decoded: bool) -> str:
-    """Cut off what is not the path: the query, and the server when the request names it."""
+    """Return the path alone, without the query, the fragment, the scheme and the host."""
     if not decoded:
         path = path.partition("?")[0].partition("#")[0]
     if not path:

@@ -302,9 +302,9 @@ class Lane(asyncio.Protocol):
             except Exception as error:
                 took_s = time.monotonic() - start_s
                 was_paused = self._clock.now() - active_s < took_s / 2
-                if fault_of(error, self._where).kind != "timeout" or not was_paused:
-                    raise
-                if not self._waiting:  # the clock ticks for waiting requests only
+                # Without a waiting request the clock does not tick, and nothing is known of pauses.
+                is_ours = was_paused and bool(self._waiting)
+                if fault_of(error, self._where).kind != "timeout" or not is_ours:
                     raise
 
     def _set_timer(self) -> None:

@@ -191,7 +191,7 @@ class Lead:
         self.calls: list[Call[Ticket]] = []
         self.sent_at: float = 0.0
         self.left_s: float = 0.0
-        """What its leader's deadline had left when it was sent."""
+        """The seconds left of its leader's deadline when it was sent."""
         self.is_sent: bool = False
         """Whether there are replies to read."""
 
@@ -410,7 +410,7 @@ class Lane:
         self._end(ticket, lead, fault)
 
     def _take_note(self, took_s: float, strange: Fault | Again | None) -> None:
-        """See what a reply, and the time it took, says of the server."""
+        """Count a reply for the circuit breaker. `took_s` does not include pauses."""
         if isinstance(strange, Fault):
             self._failed(strange)
         elif is_suspicious(strange):
