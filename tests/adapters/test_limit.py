@@ -241,19 +241,22 @@ def test_attributes_that_are_none_name_the_function(more: Any) -> None:
 
 
 class TestNobodyIsCountedWithEverybodyByAccident:
-    def test_a_function_without_an_answer_is_an_error(self) -> None:
+    def test_refuses_a_request_whose_function_returns_none(self) -> None:
         def whom(request: Any) -> None:
             return None
 
+        item = item_of(RateLimit("1/hour", key=whom), Asked())
+        assert item is not None
+        assert (item.lacks, item.checks) == (("client",), ())
         with pytest.raises(ConfigurationError, match=r"whom returned None, and not text"):
-            item_of(RateLimit("1/hour", key=whom), Asked())
+            item_of(RateLimit("1/hour", key=whom, missing="error"), Asked())
 
-    def test_a_function_that_fails_is_an_error_with_its_cause(self) -> None:
+    def test_a_function_that_fails_can_be_an_error_with_its_cause(self) -> None:
         def whom(request: Any) -> str:
             raise KeyError("s3cret")
 
         with pytest.raises(ConfigurationError, match="whom raised KeyError") as caught:
-            item_of(RateLimit("1/hour", key=whom), Asked())
+            item_of(RateLimit("1/hour", key=whom, missing="error"), Asked())
         assert isinstance(caught.value.__cause__, KeyError)
         assert "s3cret" not in str(caught.value)
 

@@ -16,6 +16,8 @@ from limen.http import Client, ClientAddresses, normal_path
 # Servers that read proxies' headers themselves take any text there for an address. Whoever sends
 # one that is none is counted with those who do the same: he has no choice of buckets.
 _UNREADABLE = Client("unreadable", "unreadable")
+UNMATCHED = "(none)"
+"""The endpoint of all paths that match no route."""
 
 
 class Request(ABC):
@@ -82,6 +84,13 @@ class Request(ABC):
     def is_socket(self, peer: str) -> bool:
         """Return whether what the server has for an address is a socket in the file system."""
         return peer.startswith(("/", "unix:")) or peer in ("localhost", "<local>")
+
+    def passes(self, error: Exception) -> bool:
+        """Return whether the framework turns an error of a key function into a response itself.
+
+        Such an error, as `abort(401)` raises it, is raised unchanged.
+        """
+        return False
 
     def attributes(self) -> dict[str, str]:
         """Return what rules may match and count by. What is not known is left out."""
