@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
@@ -24,6 +24,11 @@ class Request(ABC):
     """A request, as limits see it."""
 
     __slots__ = ("_addresses", "_native")
+
+    address_setting: ClassVar[str] = (
+        "trusted_proxies of addresses=AddressSettings(trusted_proxies=..., header=...)"
+    )
+    """The setting that lists trusted proxies, for messages."""
 
     def __init__(self, native: Any, addresses: ClientAddresses) -> None:
         self._native = native
@@ -77,8 +82,11 @@ class Request(ABC):
     @property
     def client(self) -> Client | None:
         """Who asks, by address, through proxies that are trusted; None without an address."""
-        header, peer = self._addresses.header, self.peer
-        found = self._addresses.of(peer, self.header(header) if header else ())
+        addresses, peer = self._addresses, self.peer
+        header = addresses.header
+        found = addresses.of(peer, self.header(header) if header else ())
+        if not addresses.is_warned:
+            addresses.warn_of_ignored(peer, self.header, self.address_setting)
         return found or (_UNREADABLE if peer and not self.is_socket(peer) else None)
 
     def is_socket(self, peer: str) -> bool:

@@ -331,6 +331,16 @@ class TestProxies:
             # What cannot be read is not believed: it is the proxy who asked.
             assert [ask("nonsense"), ask("<script>")] == [200, 429]
 
+    def test_warns_once_of_a_proxy_that_is_not_trusted(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with under_werkzeug(limited("9/hour")) as client:
+            for header in ("X-Forwarded-For", "Forwarded"):
+                client.get("/", headers={header: "for=192.0.2.1"})
+        (line,) = [record.getMessage() for record in caplog.records if record.name == "limen"]
+        assert line.startswith("The X-Forwarded-For header of 127.0.0.1 is ignored")
+        assert "addresses=AddressSettings(trusted_proxies=" in line
+
 
 class TestSources:
     def test_one_count_for_two_servers_on_one_store(self, store: str) -> None:

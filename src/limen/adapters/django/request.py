@@ -7,7 +7,7 @@ request are asked about at once; what Django then finds is what counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -38,6 +38,10 @@ class DjangoRequest(Request):
     """
 
     __slots__ = ("_found", "_user", "http")
+
+    address_setting: ClassVar[str] = (
+        "LIMEN['TRUSTED_PROXIES'], and name the header in LIMEN['ADDRESS_HEADER']"
+    )
 
     def __init__(self, http: HttpRequest, addresses: ClientAddresses, native: Any = None) -> None:
         super().__init__(http if native is None else native, addresses)

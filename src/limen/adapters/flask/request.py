@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import ClassVar
 
 import flask
 from flask import Request
@@ -18,6 +19,11 @@ class FlaskRequest(WsgiRequest):
     """A request of Flask's. Functions of the user's get Flask's own."""
 
     __slots__ = ("_endpoints",)
+
+    address_setting: ClassVar[str] = (
+        "trusted_proxies of addresses=AddressSettings(trusted_proxies=..., header=...), or of "
+        "LIMEN_ADDRESSES"
+    )
 
     def __init__(self, request: Request, addresses: ClientAddresses, routes: Routes) -> None:
         super().__init__(request.environ, addresses, native=request)
