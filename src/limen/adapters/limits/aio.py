@@ -34,7 +34,7 @@ class AsyncLimenStorage(Storage, MovingWindowSupport, SlidingWindowCounterSuppor
         wrap_exceptions: bool = False,
         *,
         clock: Clock | None = None,
-        **options: float | str | bool,
+        **options: object,
     ) -> None:
         super().__init__(uri, wrap_exceptions)
         self._settings = settings.read(uri, options)

@@ -35,7 +35,7 @@ class LimenStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         wrap_exceptions: bool = False,
         *,
         clock: Clock | None = None,
-        **options: float | str | bool,
+        **options: object,
     ) -> None:
         super().__init__(uri, wrap_exceptions)
         self._settings = settings.read(uri, options)
