@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import limits.errors
 import pytest
 from limits import parse
 from limits.storage import storage_from_string
@@ -138,6 +139,7 @@ def test_what_cannot_be_meant_is_one_clear_line(
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
         storage_from_string(prefix + uri, **options)
+    assert isinstance(caught.value, limits.errors.ConfigurationError)
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
     assert SECRET not in str(caught.value)

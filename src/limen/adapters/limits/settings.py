@@ -6,10 +6,12 @@ storage adds to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, get_args
 from urllib.parse import quote, unquote, unquote_plus, urlencode
 
+import limits.errors
 from msgspec import Struct
 
 from limen.errors import ConfigurationError, StoreError, shown
@@ -36,6 +38,19 @@ _INSTEAD = {
 """What storages of `limits` call something that we have too."""
 _LOGIN = ("username", "password")
 _WITH_TLS = {"redis": "rediss", "valkey": "valkeys"}
+
+
+class StorageConfigurationError(ConfigurationError, limits.errors.ConfigurationError):
+    """A `ConfigurationError` of limen that handlers for the one of `limits` catch too."""
+
+
+@contextmanager
+def errors_of_limits() -> Iterator[None]:
+    """Raise each `ConfigurationError` as a `StorageConfigurationError`."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise StorageConfigurationError(str(error)) from None
 
 
 class Settings(Struct, frozen=True):

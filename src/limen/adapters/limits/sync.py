@@ -38,9 +38,10 @@ class LimenStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         **options: object,
     ) -> None:
         super().__init__(uri, wrap_exceptions)
-        self._settings = settings.read(uri, options)
         self._clock = clock
-        self._limiter = self._open()
+        with settings.errors_of_limits():
+            self._settings = settings.read(uri, options)
+            self._limiter = self._open()
 
     @property
     def base_exceptions(self) -> type[Exception]:
