@@ -43,6 +43,14 @@ class AsyncLimenStorage(Storage, MovingWindowSupport, SlidingWindowCounterSuppor
             self._limiter = self._open()
 
     @property
+    def storage(self) -> AsyncLimiter:
+        """The limiter that decides, under the name that storages of `limits` have for their client.
+
+        `flask limiter config` shows it.
+        """
+        return self._limiter
+
+    @property
     def base_exceptions(self) -> type[Exception]:
         """What is raised when the store does not answer, by those verbs that raise then."""
         return StoreError
