@@ -386,6 +386,25 @@ def sentinel(binary: Path) -> Iterator[Sentinel]:
                     _end([first, *replicas, *watchers])
 
 
+@contextmanager
+def guarded_sentinel(binary: Path, password: str, sentinel_password: str) -> Iterator[Sentinel]:
+    """Start a primary and one sentinel, each with a password; an empty one is none.
+
+    The password is that of the default user and of the user `app`.
+    """
+    with (
+        _processes(_plain(binary), 1) as [primary],
+        _processes(_watcher(binary, primary.port), 1) as [watcher],
+    ):
+        if password:
+            _ask(watcher.port, "SENTINEL", "SET", SERVICE, "AUTH-PASS", password)
+        for server, secret in ((primary, password), (watcher, sentinel_password)):
+            if secret:
+                _ask(server.port, "ACL", "SETUSER", "app", "on", f">{secret}", "~*", "&*", "+@all")
+                _ask(server.port, "ACL", "SETUSER", "default", "resetpass", f">{secret}")
+        yield Sentinel([primary], [watcher])
+
+
 def _knows_all(client: redis.Redis) -> bool:
     """Say whether a sentinel has found two replicas, fit to be promoted, and two sentinels."""
     replicas = _do(client, "SENTINEL", "REPLICAS", SERVICE)

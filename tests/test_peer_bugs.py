@@ -26,7 +26,6 @@ from limen import (
     RateLimitExceeded,
 )
 from limen.backends.memory import MemoryBackend
-from limen.clock import SystemClock
 from limen.keys import marker_key, redis_key
 from limen.model import ALGORITHMS
 from limen.testing import ManualClock
@@ -141,7 +140,6 @@ class TestLimits:
         now, now_ns, apart = time.time, time.time_ns, 3 * DAY
         monkeypatch.setattr(time, "time", lambda: now() + apart)
         monkeypatch.setattr(time, "time_ns", lambda: now_ns() + apart * 10**9)
-        monkeypatch.setattr(SystemClock, "time_ns", staticmethod(time.time_ns))
         with Limiter(url_of(valkey.port), deadline=SLOW_MACHINE_S) as other:
             admitted += sum(other.check("k", limit).allowed for _ in range(5))
         assert admitted == 5

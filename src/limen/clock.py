@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Protocol
 
 _MINUTE_NS = 60 * 10**9
@@ -38,8 +37,12 @@ class SystemClock:
 
     __slots__ = ()
 
-    # The function itself: a method around it would cost as much again, at every decision.
-    time_ns: Callable[[], int] = staticmethod(time.time_ns)
+    def time_ns(self) -> int:
+        """Return nanoseconds since 1970.
+
+        `time.time_ns` is looked up at each call, because tests replace it, as freezegun does.
+        """
+        return time.time_ns()
 
     def monotonic(self) -> float:
         """Return seconds that never step back."""
@@ -60,13 +63,13 @@ class SteadyClock(SystemClock):
     Whoever has not looked for a minute gets the time as it is now.
     """
 
-    __slots__ = ("_ahead_ns", "_looked_ns", "time_ns")
+    __slots__ = ("_ahead_ns", "_looked_ns")
 
     def __init__(self) -> None:
         self._ahead_ns = self._looked_ns = 0
-        self.time_ns: Callable[[], int] = self._look
 
-    def _look(self) -> int:
+    def time_ns(self) -> int:
+        """Return nanoseconds since 1970, without a step since the last call."""
         now_ns = time.monotonic_ns()
         if not self._looked_ns or now_ns - self._looked_ns > _MINUTE_NS:
             self._ahead_ns = time.time_ns() - now_ns

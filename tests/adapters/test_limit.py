@@ -19,6 +19,9 @@ from limen.adapters.limit import Item
 from limen.adapters.plan import apart, item_of, joined, unasked
 from limen.http import ClientAddresses
 
+FORWARDED_BY_7 = AddressSettings(trusted_proxies=("10.0.0.7",), header="forwarded")
+BEHIND_ONE = AddressSettings(trusted_hops=1, header="x-forwarded-for")
+
 
 class Asked(Request):
     """A request that says what a test wants."""
@@ -29,10 +32,12 @@ class Asked(Request):
         self,
         peer: str | None = "192.0.2.7",
         user: str | None = None,
-        settings: AddressSettings | None = None,
+        settings: AddressSettings | ClientAddresses | None = None,
         **headers: str,
     ) -> None:
-        super().__init__({"native": True}, ClientAddresses(settings))
+        if not isinstance(settings, ClientAddresses):
+            settings = ClientAddresses(settings)
+        super().__init__({"native": True}, settings)
         self._peer, self._user = peer, user
         self._headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
@@ -241,19 +246,22 @@ def test_attributes_that_are_none_name_the_function(more: Any) -> None:
 
 
 class TestNobodyIsCountedWithEverybodyByAccident:
-    def test_a_function_without_an_answer_is_an_error(self) -> None:
+    def test_refuses_a_request_whose_function_returns_none(self) -> None:
         def whom(request: Any) -> None:
             return None
 
+        item = item_of(RateLimit("1/hour", key=whom), Asked())
+        assert item is not None
+        assert (item.lacks, item.checks) == (("client",), ())
         with pytest.raises(ConfigurationError, match=r"whom returned None, and not text"):
-            item_of(RateLimit("1/hour", key=whom), Asked())
+            item_of(RateLimit("1/hour", key=whom, missing="error"), Asked())
 
-    def test_a_function_that_fails_is_an_error_with_its_cause(self) -> None:
+    def test_a_function_that_fails_can_be_an_error_with_its_cause(self) -> None:
         def whom(request: Any) -> str:
             raise KeyError("s3cret")
 
         with pytest.raises(ConfigurationError, match="whom raised KeyError") as caught:
-            item_of(RateLimit("1/hour", key=whom), Asked())
+            item_of(RateLimit("1/hour", key=whom, missing="error"), Asked())
         assert isinstance(caught.value.__cause__, KeyError)
         assert "s3cret" not in str(caught.value)
 
@@ -319,3 +327,47 @@ def test_a_cost_function_that_answers_nonsense_is_named() -> None:
 def test_says_what_it_is_without_telling_keys() -> None:
     assert repr(RateLimit("1/hour", Limit(5, 60))) == "<RateLimit 1/hour; 5/minute by ip>"
     assert repr(RateLimit()) == "<RateLimit the rules by ip>"
+
+
+class TestUntrustedProxies:
+    """A proxy that is not listed makes all of its clients one: the log says so, once."""
+
+    def test_is_logged_once_with_peer_and_setting(self, caplog: pytest.LogCaptureFixture) -> None:
+        addresses = ClientAddresses()
+        for peer in ("::ffff:10.0.0.7", "10.0.0.8", "10.0.0.7"):
+            request = Asked(peer, settings=addresses, x_forwarded_for="192.0.2.1, 192.0.2.2")
+            item_of(RateLimit("9/hour"), request)
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert "The X-Forwarded-For header of 10.0.0.7 is ignored" in line
+        assert "trusted_proxies" in line
+        assert "192.0.2" not in line
+
+    def test_is_logged_for_a_peer_that_is_not_among_the_trusted(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        addresses = ClientAddresses(FORWARDED_BY_7)
+        for peer in ("10.0.0.7", "10.0.0.8"):
+            item_of(RateLimit("9/hour"), Asked(peer, settings=addresses, forwarded="for=192.0.2.1"))
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert "The Forwarded header of 10.0.0.8 is ignored" in line
+
+    @pytest.mark.parametrize(
+        "request_",
+        [
+            Asked("10.0.0.7"),
+            Asked("nonsense", x_forwarded_for="192.0.2.1"),
+            # Another header than the one that is trusted is not looked at.
+            Asked("10.0.0.8", settings=FORWARDED_BY_7, x_forwarded_for="192.0.2.1"),
+            Asked("10.0.0.8", settings=BEHIND_ONE, x_forwarded_for="192.0.2.1"),
+            # uvicorn and ProxyFix put the address from the header in place of the peer.
+            Asked("192.0.2.1", x_forwarded_for="192.0.2.66, 192.0.2.1"),
+            Asked("192.0.2.1", forwarded='for="192.0.2.1:4711"'),
+            # Not counted by address.
+            Asked("10.0.0.7", user="ada", x_forwarded_for="192.0.2.1"),
+        ],
+    )
+    def test_is_not_logged_otherwise(
+        self, request_: Asked, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        item_of(RateLimit("9/hour", key="user_or_ip", missing="skip"), request_)
+        assert not caplog.records

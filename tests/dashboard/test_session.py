@@ -481,3 +481,7 @@ def test_client_address_of_a_proxy_that_is_not_trusted_is_ignored(tmp_path: Path
     with product(tmp_path, **settings) as served:
         assert failed_sign_ins(served.port, addresses) == [401] * 10 + [429] * 2
         assert failed_sign_ins(served.port, ["203.0.113.99"], ADMIN) == [200]
+        lines = [line for line in served.said + served.complained if "is ignored" in line]
+    assert len(lines) == 1
+    assert "X-Forwarded-For header of 127.0.0.1" in lines[0]
+    assert "gateway.trusted_proxies" in lines[0]

@@ -9,7 +9,17 @@ import pytest
 
 from limen import Limiter
 from limen.engine import Engine
-from limen.http import Problem, Refusal, answer_of, answer_of_verdict, headers, refusal, shedding
+from limen.http import (
+    Answer,
+    Problem,
+    Quota,
+    Refusal,
+    answer_of,
+    answer_of_verdict,
+    headers,
+    refusal,
+    shedding,
+)
 from limen.model import Check, Concurrency, Decision, Limit
 from limen.rules import parse_text
 from limen.testing import ManualClock
@@ -232,3 +242,16 @@ def test_problems_and_headers_call_policies_the_same() -> None:
                 assert f'"{escaped}";q=' in policies
                 seen += 1
     assert seen > 500
+
+
+def test_violated_policies_are_those_of_the_header_when_many_limits_refuse() -> None:
+    quotas = [
+        Quota(f"n{number}", Limit(10, 60), number == 0, 0, float(number), 60.0)
+        for number in range(40)
+    ]
+    refused = refusal(Answer(False, tuple(quotas), 39.0))
+    sent = dict(refused.headers)["RateLimit-Policy"]
+    # The longest wait is the one that the detail speaks of.
+    names = [f"n{number}" for number in range(24, 40)]
+    assert said(refused)["violated-policies"] == names
+    assert [each.split(";")[0] for each in sent.split(", ")] == [f'"{name}"' for name in names]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from limen.adapters.limit import RateLimit
 from limen.adapters.manner import Options
-from limen.adapters.request import Request, Response
+from limen.adapters.request import UNMATCHED, Request, Response
 from limen.adapters.tasks import AsyncDoor
 from limen.adapters.visit import Visit
 from limen.http import OPTIONAL_WHITESPACE, ClientAddresses, Refusal, Routes
@@ -147,6 +147,11 @@ class AsgiRequest(Request):
     def route(self) -> str | None:
         """The template, where templates were given."""
         return None if self._routes is None else self._routes.template_of(self.path, decoded=True)
+
+    @property
+    def endpoint(self) -> str | None:
+        """The template. All paths that match none of those given are one endpoint."""
+        return self.route if self._routes is None else self.route or UNMATCHED
 
     def is_socket(self, peer: str) -> bool:
         """Return False: servers have no address for a socket. Any text comes from a header."""

@@ -30,6 +30,8 @@ from limen.model import Concurrency, Limit
 
 try:
     from fastapi import FastAPI, HTTPException
+    from starlette.exceptions import HTTPException as StarletteHTTPException
+    from starlette.exceptions import WebSocketException
     from starlette.requests import HTTPConnection
     from starlette.responses import Response
     from starlette.routing import Mount
@@ -214,6 +216,9 @@ class _FastapiRequest(AsgiRequest):
     @property
     def endpoint(self) -> str | None:
         return endpoint_of(self.scope)
+
+    def passes(self, error: Exception) -> bool:
+        return isinstance(error, StarletteHTTPException | WebSocketException)
 
 
 async def _refuse(connection: Any, error: Exception) -> Response:

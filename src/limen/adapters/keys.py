@@ -2,8 +2,8 @@
 
 A key is one of `ip`, `user`, `route`, `header(...)` and `everyone`, by name or by itself; a
 function of the framework's own request; several of them together, as a tuple; or the first that is
-known, by `either`. Whoever cannot be told apart never ends up in one bucket with everybody else:
-that is an error, a refusal or an exemption, as `missing` says.
+known, by `either`. Requests without a key never share one counter: they are refused, not limited,
+or an error, as `missing` says.
 """
 
 from __future__ import annotations
@@ -28,7 +28,17 @@ KeyFunction = Callable[[Any], str | None] | Callable[[Any], Awaitable[str | None
 class Key:
     """Whom a limit counts apart. Made by the names of this module."""
 
-    __slots__ = ("_parts", "_read", "function", "is_async", "label", "missing", "name", "per")
+    __slots__ = (
+        "_parts",
+        "_read",
+        "_reported",
+        "function",
+        "is_async",
+        "label",
+        "missing",
+        "name",
+        "per",
+    )
 
     def __init__(
         self,
@@ -53,6 +63,7 @@ class Key:
         self.is_async: bool = is_async(function)
         self._read = read
         self._parts = parts
+        self._reported: set[str] = set()
 
     def text(self, request: Request) -> str | None:
         """Return what is counted, such as `"ip=192.0.2.7"`; None when it is not known.
@@ -80,6 +91,16 @@ class Key:
         empty = "empty " if isinstance(answer, str | bytes) else ""
         got = "None" if answer is None else f"{empty}{type(answer).__name__}"
         return f"the key function {self.name} returned {got}, and not text"
+
+    def is_first_report(self, why: str) -> bool:
+        """Return whether a problem of this key function is new: each is logged once.
+
+        Clients can cause it with every request, so it must not fill the log.
+        """
+        if why in self._reported:
+            return False
+        self._reported.add(why)
+        return True
 
     def __repr__(self) -> str:
         return f"<Key {self.name}>"
@@ -131,7 +152,7 @@ def key_of(key: object) -> Key:
     if isinstance(key, tuple) and key:
         return _together([_built_in(each, "a tuple of keys") for each in key])
     if callable(key):
-        return Key(name_of(key), None, function=key)
+        return Key(name_of(key), None, missing="deny", function=key)
     raise ConfigurationError(
         f"key must be a name such as 'ip', a function of the request, or a tuple, got {shown(key)}"
     )

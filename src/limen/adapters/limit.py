@@ -67,8 +67,9 @@ class RateLimit:
         self.settle: Callable[[Any], int | Mapping[str, int]] | None = _after("settle", settle)
         """What a request cost in the end, once its response is sent."""
         self.missing: Missing | None = _missing(missing)
-        """What happens to who has no key: `error`, `skip` lets pass, `deny` refuses. None is as the
-        key has it: who does not say who he is is refused, all else is an error."""
+        """What happens to a request without a key: `deny` refuses it with 403, `skip` does not
+        limit it, `error` raises `ConfigurationError`. None is the default of the key: `error` for
+        `ip` and `route`, which only a wrong set-up lacks, and `deny` for all others."""
         self.on_error: OnError | None = on_error
         """What happens when the store is away; None is the limiter's own setting."""
         self.attributes: Attributes | None = _function("attributes", attributes)

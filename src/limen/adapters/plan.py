@@ -47,6 +47,8 @@ def item_of(limit: RateLimit, request: Request) -> Item | None:
     except ConfigurationError:
         raise  # no answer of the function's, but a function that cannot be asked here
     except Exception as error:
+        if request.passes(error):
+            raise
         return _without_key(limit, cost, request, None, error)
     return _item(limit, cost, request, key.answered(answer), answer)
 
@@ -68,6 +70,8 @@ async def item_of_async(limit: RateLimit, request: Request) -> Item | None:
     try:
         answer = await _now(key.function(native))
     except Exception as error:
+        if request.passes(error):
+            raise
         return _without_key(limit, cost, request, None, error)
     return _item(limit, cost, request, key.answered(answer), answer)
 
@@ -166,7 +170,7 @@ def _item(
 def _without_key(
     limit: RateLimit, cost: int, request: Request, answer: object, error: Exception | None
 ) -> Item | None:
-    """Do as the limit says with who cannot be told apart: never count him with all others."""
+    """Refuse a request without a key, or do not limit it, as `missing` says."""
     key = limit.key.lacking(request)
     missing = limit.missing or key.missing
     why = key.why(answer)
@@ -176,10 +180,16 @@ def _without_key(
         if key.name == "ip":
             raise ConfigurationError(_UNKNOWN_CLIENT) from None
         raise ConfigurationError(
-            f"{why}; mend it, or say what to do then by missing='skip' or missing='deny'"
+            f"{why}; fix it, or set missing='deny' or missing='skip'"
         ) from error
-    if key.function is not None:
-        _logger.warning("%s; the request is %s", why, _DONE[missing], exc_info=error)
+    if key.function is not None and key.is_first_report(why):
+        _logger.warning(
+            "%s; such requests are %s (missing=%r). This is logged once.",
+            why,
+            _DONE[missing],
+            missing,
+            exc_info=error,
+        )
     return None if missing == "skip" else Item(limit, cost, lacks=_lacks(key))
 
 

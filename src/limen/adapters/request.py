@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
@@ -16,12 +16,19 @@ from limen.http import Client, ClientAddresses, normal_path
 # Servers that read proxies' headers themselves take any text there for an address. Whoever sends
 # one that is none is counted with those who do the same: he has no choice of buckets.
 _UNREADABLE = Client("unreadable", "unreadable")
+UNMATCHED = "(none)"
+"""The endpoint of all paths that match no route."""
 
 
 class Request(ABC):
     """A request, as limits see it."""
 
     __slots__ = ("_addresses", "_native")
+
+    address_setting: ClassVar[str] = (
+        "trusted_proxies of addresses=AddressSettings(trusted_proxies=..., header=...)"
+    )
+    """The setting that lists trusted proxies, for messages."""
 
     def __init__(self, native: Any, addresses: ClientAddresses) -> None:
         self._native = native
@@ -75,13 +82,23 @@ class Request(ABC):
     @property
     def client(self) -> Client | None:
         """Who asks, by address, through proxies that are trusted; None without an address."""
-        header, peer = self._addresses.header, self.peer
-        found = self._addresses.of(peer, self.header(header) if header else ())
+        addresses, peer = self._addresses, self.peer
+        header = addresses.header
+        found = addresses.of(peer, self.header(header) if header else ())
+        if not addresses.is_warned:
+            addresses.warn_of_ignored(peer, self.header, self.address_setting)
         return found or (_UNREADABLE if peer and not self.is_socket(peer) else None)
 
     def is_socket(self, peer: str) -> bool:
         """Return whether what the server has for an address is a socket in the file system."""
         return peer.startswith(("/", "unix:")) or peer in ("localhost", "<local>")
+
+    def passes(self, error: Exception) -> bool:
+        """Return whether the framework turns an error of a key function into a response itself.
+
+        Such an error, as `abort(401)` raises it, is raised unchanged.
+        """
+        return False
 
     def attributes(self) -> dict[str, str]:
         """Return what rules may match and count by. What is not known is left out."""

@@ -92,7 +92,9 @@ class _Clock(SystemClock):
     def __init__(self, text: str | None) -> None:
         now = datetime.now(UTC) if text is None else _moment(text)
         self.seconds = now.timestamp()
-        self.time_ns = lambda: round(self.seconds * 1e9)
+
+    def time_ns(self) -> int:
+        return round(self.seconds * 1e9)
 
 
 def _moment(text: str) -> datetime:

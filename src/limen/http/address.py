@@ -1,4 +1,6 @@
-"""The address of the client: of who connected, or of who a trusted proxy says it was. Pure.
+"""The address of the client: of who connected, or of who a trusted proxy says it was.
+
+Pure, except for one warning.
 
 A header is only text that somebody sent. What a proxy adds stands at its right end, so it is read
 from there, and only as far as those who wrote it are trusted; whatever a client put to the left of
@@ -7,7 +9,8 @@ that is never looked at.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from itertools import islice
@@ -27,9 +30,11 @@ UNIX = "unix"
 Number = tuple[int, int]
 """An address: its version, and its bits. IPv4 written as IPv6 is IPv4."""
 
+_logger = logging.getLogger("limen")
 _LISTS = ("x-forwarded-for", "forwarded")
 _PREFIXES = (48, 56, 64, 128)
 _MAX_TRUSTED_HOPS = 16
+_MAX_LOOKS = 256
 _MAX_ENTRIES = 64
 """How many entries are read, from the right: who is trusted needs no more."""
 _MAX_ENTRY = 16_384
@@ -69,12 +74,15 @@ class Client(Struct, frozen=True, gc=False):
 class ClientAddresses:
     """Tells clients apart. Settings are validated once, here: `ConfigurationError` says why not."""
 
-    __slots__ = ("_hops", "_prefix", "_proxies", "_trusts_unix", "header")
+    __slots__ = ("_hops", "_looks", "_prefix", "_proxies", "_trusts_unix", "header", "is_warned")
 
     def __init__(self, settings: AddressSettings | None = None) -> None:
         settings = settings or AddressSettings()
         self.header: str | None = _valid_header(settings)
         """The header whose lines `of` wants, in lower case; None when none is trusted."""
+        self.is_warned: bool = False
+        """Whether `warn_of_ignored` has logged its line."""
+        self._looks = 0
         self._hops = settings.trusted_hops
         self._prefix = _valid_prefix(settings.ipv6_prefix)
         self._trusts_unix = UNIX in settings.trusted_proxies
@@ -99,6 +107,40 @@ class ClientAddresses:
     def trusts(self, peer: str | None) -> bool:
         """Return whether who connected is one of the proxies that are trusted by name."""
         return self._is_trusted(_number(peer) if peer else None)
+
+    def warn_of_ignored(
+        self, peer: str | None, read: Callable[[str], Sequence[str]], setting: str
+    ) -> None:
+        """Log once if a peer forwards addresses and is not a trusted proxy.
+
+        All clients behind such a proxy are one client. Looks at the first 256 requests, and then at
+        one of 256. `read` returns the values of a header by its
+        name in lower case; `setting` names the setting that lists the proxies.
+        """
+        self._looks += 1
+        if self._looks > _MAX_LOOKS and self._looks % _MAX_LOOKS:
+            return  # reading headers takes longer than all else here
+        number = _number(peer) if peer else None
+        if self.is_warned or self._hops or number is None or self._is_trusted(number):
+            return
+        for name in _LISTS if self.header is None else (self.header,):
+            lines = read(name)
+            if not lines:
+                continue
+            # A server that reads the header itself, such as uvicorn behind a local proxy, leaves
+            # it in place and passes one of its addresses as the peer.
+            if any(_number(entry) == number for entry in _entries(lines, name)):
+                continue
+            self.is_warned = True
+            _logger.warning(
+                "The %s header of %s is ignored, because this address is not a trusted proxy. If "
+                "it is a proxy, all clients behind it share one counter: add it to %s. If it is a "
+                "client, nothing has to be done. This is logged once.",
+                "-".join(map(str.capitalize, name.split("-"))),
+                _client(number, 128).address,
+                setting,
+            )
+            return
 
     def _is_trusted(self, peer: Number | None) -> bool:
         return self._trusts_unix if peer is None else self._proxies.holds(peer)

@@ -67,8 +67,8 @@ class Answer(Struct, frozen=True):
         """
         counted = [quota for quota in self.quotas if quota.is_counted]
         if not self.allowed:
-            return max([quota for quota in counted if not quota.allowed], key=_wait, default=None)
-        return min(counted, key=_share, default=None)
+            return max([quota for quota in counted if not quota.allowed], key=wait_of, default=None)
+        return min(counted, key=share_of, default=None)
 
 
 class RuleLike(Protocol):
@@ -178,9 +178,11 @@ def title_of(limit: Limit | Concurrency) -> str:
     return f"{limit.slots} at once" if isinstance(limit, Concurrency) else str(limit)
 
 
-def _wait(quota: Quota) -> float:
+def wait_of(quota: Quota) -> float:
+    """Return the seconds until a quota would let the request pass; infinite for never."""
     return float("inf") if quota.retry_after is None else quota.retry_after
 
 
-def _share(quota: Quota) -> float:
+def share_of(quota: Quota) -> float:
+    """Return which part of a quota is left."""
     return quota.remaining / whole(quota.limit)

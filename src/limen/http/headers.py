@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from zlib import crc32
 
 from msgspec import Struct
 
 from limen.errors import InvalidInput
-from limen.http.answer import COUNTED, Answer, Quota, whole
+from limen.http.answer import COUNTED, Answer, Quota, share_of, wait_of, whole
 from limen.http.styles import RETRY_AFTER, WRITTEN, HeaderStyle, unknown_style
 from limen.model import Concurrency, Limit
 
@@ -157,9 +157,7 @@ def _draft_11(answer: Answer) -> list[tuple[str, str]]:
     if not quotas:
         return []
     found = policies([quota.name for quota in quotas], [quota.limit for quota in quotas])
-    pairs = list(zip(quotas, found, strict=True))
-    if len(pairs) > MAX_POLICIES:
-        pairs = [pairs[at] for at in _chosen(quotas)]
+    pairs = [(quotas[at], found[at]) for at in listed(quotas)]
     standings = [
         policy.standing(quota.allowed, quota.remaining, quota.retry_after, quota.reset_after)
         for quota, policy in pairs
@@ -234,18 +232,24 @@ def _windows(quotas: tuple[Quota, ...]) -> str:
     A month and slots have no window, which those drafts cannot do without.
     """
     longest: dict[int, int] = {}
-    for at in range(len(quotas)) if len(quotas) <= MAX_POLICIES else _chosen(quotas):
+    for at in listed(quotas):
         policy = policy_of(quotas[at].name, quotas[at].limit)
         if policy.window_s is not None:
             longest[policy.most] = max(policy.window_s, longest.get(policy.most, 0))
     return ", ".join([f"{most};w={window_s}" for most, window_s in longest.items()])
 
 
-def _chosen(quotas: tuple[Quota, ...]) -> list[int]:
-    """Return where those stand that fit: first who refuses, then who is nearest; in order."""
+def listed(quotas: tuple[Quota, ...]) -> Sequence[int]:
+    """Return the positions of the quotas that a response names, in order: at most `MAX_POLICIES`.
+
+    Refusing quotas come first, the longest wait before others; then those nearest their limit.
+    """
+    if len(quotas) <= MAX_POLICIES:
+        return range(len(quotas))
 
     def nearness(at: int) -> tuple[bool, float]:
-        return quotas[at].allowed, quotas[at].remaining / whole(quotas[at].limit)
+        quota = quotas[at]
+        return quota.allowed, share_of(quota) if quota.allowed else -wait_of(quota)
 
     return sorted(sorted(range(len(quotas)), key=nearness)[:MAX_POLICIES])
 

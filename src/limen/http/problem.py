@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from limen.http.answer import Answer, Quota, whole
 from limen.http.forms import form_of, page
-from limen.http.headers import ascii_name, headers, retry_after_s, unique
+from limen.http.headers import ascii_name, headers, listed, retry_after_s, unique
 from limen.http.styles import RETRY_AFTER, HeaderStyle
 from limen.model import Concurrency, Limit, grammar
 
@@ -136,15 +136,16 @@ def _response(problem: Problem, more: list[tuple[str, str]], accept: str | None)
 
 
 def _exceeded(answer: Answer, binding: Quota, status: int, instance: str) -> Problem:
-    names = unique(quota.name for quota in answer.quotas)
-    pairs = zip(answer.quotas, names, strict=True)
+    quotas = answer.quotas
+    names = unique(quota.name for quota in quotas)
+    refusing = [at for at in listed(quotas) if not quotas[at].allowed and quotas[at].is_counted]
     return Problem(
         type=QUOTA_EXCEEDED,
         title="Quota Exceeded",
         status=status,
         detail=f"{_allowed(binding)}; {_way_out(binding, _seconds(answer))}.",
         instance=instance,
-        violated=tuple([name for quota, name in pairs if not quota.allowed and quota.is_counted]),
+        violated=tuple([names[at] for at in refusing]),
         retry_after=_seconds(answer),
     )
 

@@ -304,11 +304,15 @@ def test_counts_by_a_function_of_ones_own(simple: Site) -> None:
         ("/number/", "whom.number returned int"),
     ],
 )
-def test_a_key_function_without_an_answer_is_an_error_that_names_it(
+def test_refuses_requests_whose_key_function_gives_no_key(
     simple: Site, path: str, said: str
 ) -> None:
-    assert simple.visitor().get(path).status_code == 500
+    assert simple.visitor().get(path).status_code == 403
     assert eventually(lambda: said in simple.log())
+
+
+def test_a_404_of_a_key_function_is_the_response(simple: Site) -> None:
+    assert statuses(simple.visitor(), "/hidden/", 2) == [404, 404]
 
 
 def test_a_key_function_that_raises_may_be_let_pass_or_refused(simple: Site) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 import redis
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi.responses import StreamingResponse
 from fastapi.testclient import TestClient
 
@@ -193,6 +193,32 @@ def test_flask_limiter_a_key_function_that_fails_does_not_take_the_store_away(st
         assert [answer.status_code for answer in asked] == [403, 200, 403]
         # Counted by the store, and not by somebody who stands in for it.
         assert '"2/hour";r=1;' in asked[1].headers["ratelimit"]
+
+
+@pytest.mark.parametrize(("missing", "status"), [(None, 403), ("skip", 200)])
+def test_a_key_function_that_fails_is_no_500(missing: Any, status: int) -> None:
+    def whom(request: Request) -> str:
+        return request.headers["x-whom"]
+
+    app = application(RateLimit("2/hour", key=lambda request: None, missing=missing))
+
+    @app.get("/", dependencies=[Depends(RateLimit("2/hour", key=whom, missing=missing))])
+    async def home() -> None: ...
+
+    assert TestClient(app).get("/").status_code == status
+
+
+def test_an_http_exception_of_a_key_function_is_the_response() -> None:
+    async def whom(request: Request) -> str:
+        raise HTTPException(401, "no session")
+
+    app = application()
+
+    @app.get("/", dependencies=[Depends(RateLimit("2/hour", key=whom, missing="skip"))])
+    async def home() -> None: ...
+
+    answer = TestClient(app).get("/")
+    assert (answer.status_code, answer.json()) == (401, {"detail": "no session"})
 
 
 def test_fastapi_limiter_80_two_clients_are_two_counts() -> None:

@@ -133,14 +133,26 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("function", "why"), WRONG, ids=["raises", "none", "int"])
-def test_a_key_function_that_gives_no_key_is_an_error_that_names_it(
-    serve: Serve, function: Any, why: str
+def test_refuses_calls_whose_key_function_gives_no_key(
+    serve: Serve, function: Any, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = serve(RateLimit("1/hour", key=function))
-    for failed in (client.place(), client.watch(b"a")):
-        assert failed.code.name == "UNKNOWN"
-        assert f"the key function {__name__}.{why}" in failed.detail
-        assert "one-secret" not in failed.detail
+    for refused in (client.place(), client.watch(b"a")):
+        assert refused.code.name == "UNAUTHENTICATED"
+        assert function.__name__ not in refused.detail
+        assert "one-secret" not in refused.detail
+    assert client.shop.seen == []
+    assert caplog.text.count(f"the key function {__name__}.{why}") == 1
+
+
+@pytest.mark.parametrize("missing", ["deny", "skip"])
+def test_an_abort_in_a_key_function_ends_the_call(serve: Serve, missing: Any) -> None:
+    def abort(call: Any) -> Any:
+        return call.context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no tenant")
+
+    client = serve(RateLimit("1/hour", key=abort, missing=missing))
+    for ended in (client.place(), client.watch(b"a")):
+        assert (ended.code.name, ended.detail) == ("FAILED_PRECONDITION", "no tenant")
     assert client.shop.seen == []
 
 

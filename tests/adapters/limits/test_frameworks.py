@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import flask
@@ -211,3 +214,25 @@ class TestDeadStore:
                 assert time.monotonic() < end, "the store was never asked again"
                 assert site.get("/two")[0] in (200, 429)
                 time.sleep(0.05)
+
+
+def test_the_commands_of_flask_limiter_work(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        "import flask, flask_limiter, limen.adapters.limits\n"
+        "app = flask.Flask('shop')\n"
+        "limiter = flask_limiter.Limiter(\n"
+        "    lambda: 'everyone', app=app, storage_uri='limen+memory://'\n"
+        ")\n"
+        "@app.route('/two')\n"
+        "@limiter.limit('2/year')\n"
+        "def two(): return 'ok'\n"
+    )
+    said = {}
+    for words in ("config", "limits --key everyone", "clear --key everyone -y"):
+        command = [sys.executable, "-m", "flask", "--app", "shop", "limiter", *words.split()]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        said[words] = done.stdout
+    assert "LimenStorage" in said["config"]
+    assert "OK" in said["config"]
+    assert "2 out of 2 remaining" in said["limits --key everyone"]

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import limits.errors
 import pytest
 from limits import parse
 from limits.storage import storage_from_string
@@ -56,6 +57,28 @@ def test_every_address_of_limen_makes_a_storage(scheme: str) -> None:
             Settings("redis://h", on_error="open"),
         ),
         ("limen+redis://h", {"deadline": "0.5"}, Settings("redis://h", deadline=0.5)),
+        (
+            "limen+redis+sentinel://u:p%40@h/s",
+            {},
+            Settings(
+                "redis+sentinel://u:p%40@h/s?sentinel_username=u&sentinel_password=p%40",
+            ),
+        ),
+        (
+            "limen+redis+sentinel://:p@h?sentinel_password=",
+            {"service_name": "s"},
+            Settings("redis+sentinel://default:p@h/s?sentinel_password="),
+        ),
+        (
+            "limen+redis+sentinel://:p@h/s",
+            {"username": "u", "password": "q", "sentinel_kwargs": {"password": "w"}},
+            Settings("redis+sentinel://u:q@h/s?sentinel_username=u&sentinel_password=w"),
+        ),
+        (
+            "limen+redis+sentinel://h/s",
+            {"sentinel_kwargs": {"password": None}},
+            Settings("redis+sentinel://h/s"),
+        ),
     ],
 )
 def test_options_stand_behind_the_address_or_beside_it(
@@ -76,7 +99,27 @@ def test_options_stand_behind_the_address_or_beside_it(
         ("limen+memory://host", {}, "'memory://' takes no host or path"),
         ("limen+redis://h?colour=red", {}, "unknown option 'colour' of 'redis://'"),
         ("limen+redis://h", {"colour": "red"}, "unknown option 'colour' of 'redis://'"),
-        ("limen+redis://h", {"password": SECRET}, "unknown option 'password' of 'redis://'"),
+        ("limen+redis://h", {"password": SECRET}, "address: limen+redis://user:password@host:6379"),
+        (
+            "limen+redis+cluster://h",
+            {"username": "u", "password": SECRET},
+            "no option 'username'; write it into the address: limen+redis+cluster://user:password@",
+        ),
+        (
+            "limen+redis+cluster://h",
+            {"ssl": True},
+            "no option 'ssl'; for TLS, write limen+rediss+cluster://host:6379",
+        ),
+        ("limen+valkey://h", {"ssl": True}, "for TLS, write limen+valkeys://host:6379"),
+        ("limen+redis+sentinel://h/s", {"ssl": True}, "write limen+rediss+sentinel://host:26379/"),
+        ("limen+redis+sentinel://h/s", {"password": 7}, "option password must be text, got int"),
+        ("limen+redis+sentinel://u@h/s", {}, "has a user and no password"),
+        (
+            "limen+redis+sentinel://h/s",
+            {"sentinel_kwargs": {"socket_timeout": 3}},
+            "sentinel_kwargs takes username and password",
+        ),
+        ("limen+redis+sentinel://h/s", {"use_replicas": True}, "unknown option 'use_replicas'"),
         ("limen+redis://h", {"key_prefix": "x"}, "no option 'key_prefix'; use namespace"),
         ("limen+redis://h?socket_timeout=3", {}, "no option 'socket_timeout'; use deadline"),
         ("limen+redis://h", {"socket_connect_timeout": 30}, "use deadline"),
@@ -96,6 +139,7 @@ def test_what_cannot_be_meant_is_one_clear_line(
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
         storage_from_string(prefix + uri, **options)
+    assert isinstance(caught.value, limits.errors.ConfigurationError)
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
     assert SECRET not in str(caught.value)
@@ -135,6 +179,44 @@ def test_a_cluster_is_a_store_too(open_storage: Open) -> None:
                 assert used.hits(3, item, user) == [True, True, False]
             used.clear(item, "a")
             assert used.stats(item, "a").remaining == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "passwords", "login", "options"),
+    [
+        ("valkey", (SECRET, SECRET), f":{SECRET}@", {}),
+        ("valkey", (SECRET, SECRET), f"app:{SECRET}@", {}),
+        ("redis-6.2", (SECRET, SECRET), "", {"username": "app", "password": SECRET}),
+        ("redis-6.2", (SECRET, ""), f":{SECRET}@", {}),
+        ("valkey", ("", SECRET), f":{SECRET}@", {}),
+        ("valkey", (SECRET, "x"), f"app:{SECRET}@", {"sentinel_kwargs": {"password": "x"}}),
+    ],
+)
+def test_sentinels_get_the_login_that_limits_gives_them(
+    open_storage: Open, name: str, passwords: tuple[str, str], login: str, options: dict[str, Any]
+) -> None:
+    item = parse("2/year")
+    with servers.guarded_sentinel(servers.binaries()[name], *passwords) as watched:
+        place = f"{login}{servers.HOST}:{watched.sentinel_ports[0]}/{watched.service}"
+        theirs = storage_from_string(f"redis+sentinel://{place}", **options)
+        assert theirs.check()
+        ours = open_storage(f"limen+redis+sentinel://{place}?deadline=5&on_error=raise", **options)
+        assert ours.check()
+        for strategy in ALL:
+            assert ours.by(strategy).hits(3, item, "k") == [True, True, False]
+
+
+def test_a_wrong_password_of_sentinels_is_logged_with_the_setting(
+    open_storage: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    binary = servers.binaries()["valkey"]
+    with servers.guarded_sentinel(binary, SECRET, "other") as watched:
+        place = f":{SECRET}@{servers.HOST}:{watched.sentinel_ports[0]}/{watched.service}"
+        storage = open_storage(f"limen+redis+sentinel://{place}?deadline=5")
+        storage.by("fixed-window").hits(1, parse("2/year"), "k")
+    assert "(rights)" in caplog.text
+    assert "sentinel_username, sentinel_password" in caplog.text
+    assert SECRET not in caplog.text
 
 
 def test_without_limits_the_error_says_what_to_install() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from limits import RateLimitItemPerMinute, parse
@@ -59,6 +60,14 @@ class TestEveryStrategy:
     def test_a_cost_below_nothing_is_an_error(self, storage: Storage, strategy: str) -> None:
         with pytest.raises(InvalidInput, match="cost must be a whole number"):
             storage.by(strategy).hit(FIVE, "k", cost=-1)
+
+    @pytest.mark.parametrize("cost", [0.5, 7.5, "1"])
+    def test_a_cost_that_is_no_whole_number_is_an_error_that_shows_it(
+        self, memory: Storage, strategy: str, cost: Any
+    ) -> None:
+        with pytest.raises(InvalidInput, match=f"cost must be a whole number, got '?{cost}"):
+            memory.by(strategy).hit(FIVE, "k", cost=cost)
+        assert memory.by(strategy).stats(FIVE, "k").remaining == 5
 
     def test_stats_count_down(self, storage: Storage, strategy: str) -> None:
         used = storage.by(strategy)

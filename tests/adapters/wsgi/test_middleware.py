@@ -264,18 +264,26 @@ class TestKeys:
             paths = ("/users/1", "/users/2", "/users/%C3%A9", "/")
             assert [client.get(path).status_code for path in paths] == [200, 200, 429, 200]
 
+    def test_counts_paths_that_match_no_route_together(self) -> None:
+        limit = RateLimit("2/hour", key=("ip", "route"))
+        with under_waitress(limited(limit, routes=["/users/{id}"])) as client:
+            paths = ("/users/1", "/no", "/nowhere", "/none", "/users/2")
+            assert [client.get(path).status_code for path in paths][3:] == [429, 200]
+
     @pytest.mark.parametrize("answer", [None, 42, "", 1 / 3])
-    def test_what_is_no_text_is_an_error_that_names_the_function(
+    def test_refuses_requests_whose_key_function_returns_no_text(
         self, answer: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         def tenant_of(request: Any) -> Any:
             return answer
 
         with under_waitress(limited(RateLimit("1/hour", key=tenant_of))) as client:
-            # Everybody, and not only whoever comes second.
-            assert statuses(client, 2) == [500, 500]
-        assert "tenant_of returned" in caplog.text
-        assert "missing='skip'" in caplog.text
+            # Every request, not only the second.
+            assert statuses(client, 2) == [403, 403]
+            answer = client.get("/", headers={"Accept": "application/problem+json"})
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert "tenant_of" not in answer.text
+        assert caplog.text.count("tenant_of returned") == 1
 
     @pytest.mark.parametrize(("missing", "status"), [("skip", 200), ("deny", 403)])
     def test_what_happens_then_can_be_said(
@@ -286,7 +294,8 @@ class TestKeys:
 
         with under_waitress(limited(RateLimit("1/hour", key=tenant_of, missing=missing))) as client:
             assert statuses(client, 3) == [status] * 3
-        assert "tenant_of raised KeyError" in caplog.text
+        assert caplog.text.count("tenant_of raised KeyError") == 1
+        assert caplog.text.count("Traceback") == 1
 
     def test_a_function_that_cannot_be_awaited_is_refused_when_it_is_made(self) -> None:
         async def tenant_of(request: Any) -> str:
@@ -321,6 +330,16 @@ class TestProxies:
             assert ask("192.0.2.99", "192.0.2.1") == 429
             # What cannot be read is not believed: it is the proxy who asked.
             assert [ask("nonsense"), ask("<script>")] == [200, 429]
+
+    def test_warns_once_of_a_proxy_that_is_not_trusted(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with under_werkzeug(limited("9/hour")) as client:
+            for header in ("X-Forwarded-For", "Forwarded"):
+                client.get("/", headers={header: "for=192.0.2.1"})
+        (line,) = [record.getMessage() for record in caplog.records if record.name == "limen"]
+        assert line.startswith("The X-Forwarded-For header of 127.0.0.1 is ignored")
+        assert "addresses=AddressSettings(trusted_proxies=" in line
 
 
 class TestSources:

@@ -103,7 +103,8 @@ class Entry:
         if not on_view:
             return found
         if any(limit not in self.asked for limit in on_view):
-            place = (self.request.endpoint or where.otherwise) + where.part
+            has_route = self.request.match is not None
+            place = (self.request.endpoint if has_route else where.otherwise) + where.part
             placed = self.installed.on_view(door, on_view, place)
             pairs = zip(on_view, placed, strict=True)
             found += [at_place for limit, at_place in pairs if limit not in self.asked]
@@ -218,9 +219,6 @@ async def _with_user(request: DjangoRequest, ask: Callable[[], Any]) -> Any:
         return await ask()
     except SynchronousOnlyOperation:
         pass
-    except ConfigurationError as error:
-        if not isinstance(error.__cause__, SynchronousOnlyOperation):
-            raise
     await request.read_user()
     return await ask()
 

@@ -7,19 +7,25 @@ request are asked about at once; what Django then finds is what counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.conf.urls.i18n import is_language_prefix_patterns_used
-from django.http import HttpRequest
+from django.core.exceptions import (
+    BadRequest,
+    PermissionDenied,
+    SuspiciousOperation,
+    SynchronousOnlyOperation,
+)
+from django.http import Http404, HttpRequest
 from django.urls import Resolver404, ResolverMatch, resolve
 from django.urls.resolvers import LocalePrefixPattern
 from django.utils.functional import LazyObject
 
 from limen.adapters.asgi import values_of
 from limen.adapters.limit import RateLimit
-from limen.adapters.request import Request
+from limen.adapters.request import UNMATCHED, Request
 from limen.http import OPTIONAL_WHITESPACE, ClientAddresses
 
 _NOT_READ: Any = object()
@@ -32,6 +38,10 @@ class DjangoRequest(Request):
     """
 
     __slots__ = ("_found", "_user", "http")
+
+    address_setting: ClassVar[str] = (
+        "LIMEN['TRUSTED_PROXIES'], and name the header in LIMEN['ADDRESS_HEADER']"
+    )
 
     def __init__(self, http: HttpRequest, addresses: ClientAddresses, native: Any = None) -> None:
         super().__init__(http if native is None else native, addresses)
@@ -84,10 +94,13 @@ class DjangoRequest(Request):
         return None if match is None else template_of(match, self.http)
 
     @property
-    def endpoint(self) -> str | None:
-        """The route and the name of its view: no two endpoints have both in common."""
+    def endpoint(self) -> str:
+        """The route and the name of its view: no two endpoints have both in common.
+
+        All paths that match no route are one endpoint.
+        """
         match = self.match
-        return None if match is None else f"{template_of(match, self.http)} {match.view_name}"
+        return UNMATCHED if match is None else f"{template_of(match, self.http)} {match.view_name}"
 
     @property
     def user(self) -> str | None:
@@ -95,6 +108,15 @@ class DjangoRequest(Request):
         if self._user is _NOT_READ:
             self._user = _key_of(getattr(self.native, "user", None))
         return self._user
+
+    def passes(self, error: Exception) -> bool:
+        """Return whether Django has a response for an error, or the user has to be read first.
+
+        See `read_user`: after it, the same error is one of the function itself.
+        """
+        if isinstance(error, SynchronousOnlyOperation):
+            return self._user is _NOT_READ
+        return isinstance(error, _WITH_RESPONSE)
 
     async def read_user(self) -> None:
         """Find out who is logged in without holding up the loop, for functions of the user's too.
@@ -128,8 +150,7 @@ def needs_user(limit: RateLimit) -> bool:
     if not limit.limits:
         return True  # rules may match by anything
     if key.function is not None:
-        # One that fails for want of the user would be taken for one without an answer.
-        return not key.is_async and limit.missing != "error"
+        return not key.is_async  # it may look at `request.user`, and would be called twice
     probe = _Probe(None, ClientAddresses())
     key.text(probe)
     return probe.is_asked
@@ -172,4 +193,6 @@ def _key_of(user: Any) -> str | None:
     return None if key is None else str(key)
 
 
+_WITH_RESPONSE = (Http404, PermissionDenied, BadRequest, SuspiciousOperation)
+"""The errors that Django answers with a 4xx, wherever they are raised."""
 _WITHOUT_PREFIX = ("CONTENT_TYPE", "CONTENT_LENGTH")

@@ -71,7 +71,7 @@ class RateLimitThrottle(BaseThrottle):
             return True
         if not entry.has_end:
             _refuse_without_end(limits)
-        native = DjangoRequest(http, entry.visit.manner.addresses, request)
+        native = _RestRequest(http, entry.visit.manner.addresses, request)
         is_let_in = enter(entry, limits, native)
         if not entry.has_end:
             view.headers.update(entry.visit.headers())
@@ -114,6 +114,13 @@ class ScopedRateLimitThrottle(RateLimitThrottle):
     def scope_of(self, request: Request, view: APIView) -> str | None:
         """Return the scope that the view names."""
         return getattr(view, "throttle_scope", None)
+
+
+class _RestRequest(DjangoRequest):
+    __slots__ = ()
+
+    def passes(self, error: Exception) -> bool:
+        return isinstance(error, APIException) or super().passes(error)
 
 
 class Refused(APIException):

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import sys
+from typing import ClassVar
 
 import flask
 from flask import Request
+from werkzeug.exceptions import HTTPException
 
 from limen.adapters.flask.routes import Routes
+from limen.adapters.request import UNMATCHED
 from limen.adapters.wsgi import WsgiRequest
 from limen.http import ClientAddresses
-
-_UNMATCHED = "(none)"
 
 
 class FlaskRequest(WsgiRequest):
     """A request of Flask's. Functions of the user's get Flask's own."""
 
     __slots__ = ("_endpoints",)
+
+    address_setting: ClassVar[str] = (
+        "trusted_proxies of addresses=AddressSettings(trusted_proxies=..., header=...), or of "
+        "LIMEN_ADDRESSES"
+    )
 
     def __init__(self, request: Request, addresses: ClientAddresses, routes: Routes) -> None:
         super().__init__(request.environ, addresses, native=request)
@@ -39,7 +45,14 @@ class FlaskRequest(WsgiRequest):
     def endpoint(self) -> str:
         """The methods and the template. All that matches no route is one endpoint."""
         found: str | None = self.native.endpoint
-        return _UNMATCHED if found is None else self._endpoints.endpoint_of(found)
+        return UNMATCHED if found is None else self._endpoints.endpoint_of(found)
+
+    def passes(self, error: Exception) -> bool:
+        """Return whether it is an `abort`. A header or a field that is not there is a missing key.
+
+        Werkzeug raises a `BadRequest` for that too, which is also a `KeyError`.
+        """
+        return isinstance(error, HTTPException) and not isinstance(error, KeyError)
 
     @property
     def user(self) -> str | None:

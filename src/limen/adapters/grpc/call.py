@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import grpc
+import grpc.aio
 from msgspec import Struct
 
 from limen.adapters.request import Request
@@ -105,6 +106,16 @@ class CallRequest(Request):
         identities = self.native.context.peer_identities()
         first: bytes | None = next(iter(identities or ()), None)
         return first.decode("utf-8", "surrogateescape") if first else None
+
+    def passes(self, error: Exception) -> bool:
+        """Return whether the function has ended the call by `call.context.abort`.
+
+        In threads, gRPC raises a plain `Exception` for that, and only the context has the code.
+        """
+        if isinstance(error, grpc.aio.AbortError):
+            return True
+        code = getattr(self.native.context, "code", lambda: None)()
+        return type(error) is Exception and code not in (None, 0, grpc.StatusCode.OK)
 
 
 def request_of(method: str, context: Any, addresses: ClientAddresses) -> CallRequest:

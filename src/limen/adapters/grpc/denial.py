@@ -19,7 +19,7 @@ from limen.adapters.manner import Manner, Options
 from limen.adapters.visit import Visit
 from limen.errors import ConfigurationError
 from limen.http import Answer, Quota, Refusal, headers, refusal
-from limen.http.headers import unique
+from limen.http.headers import listed, unique
 
 _CODES = {
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -144,7 +144,7 @@ def _violations(answer: Answer) -> list[bytes]:
     names = unique(quota.name for quota in answer.quotas)
     found = [
         _bytes(1, _bytes(1, name.encode()) + _bytes(2, _sentence(quota).encode()))
-        for quota, name in zip(answer.quotas, names, strict=True)
+        for quota, name in [(answer.quotas[at], names[at]) for at in listed(answer.quotas)]
         if not quota.allowed and quota.is_counted
     ]
     return found[:_MAX_VIOLATIONS]

@@ -35,7 +35,7 @@ except ImportError as _error:
     raise missing("limits", _error) from None
 
 from limen.adapters.limits.aio import AsyncLimenStorage
-from limen.adapters.limits.settings import Settings
+from limen.adapters.limits.settings import Settings, StorageConfigurationError
 from limen.adapters.limits.sync import LimenStorage
 
-__all__ = ["AsyncLimenStorage", "LimenStorage", "Settings"]
+__all__ = ["AsyncLimenStorage", "LimenStorage", "Settings", "StorageConfigurationError"]

@@ -6,10 +6,12 @@ storage adds to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, get_args
-from urllib.parse import unquote_plus, urlencode
+from urllib.parse import quote, unquote, unquote_plus, urlencode
 
+import limits.errors
 from msgspec import Struct
 
 from limen.errors import ConfigurationError, StoreError, shown
@@ -34,6 +36,21 @@ _INSTEAD = {
     "socket_timeout": "deadline",
 }
 """What storages of `limits` call something that we have too."""
+_LOGIN = ("username", "password")
+_WITH_TLS = {"redis": "rediss", "valkey": "valkeys"}
+
+
+class StorageConfigurationError(ConfigurationError, limits.errors.ConfigurationError):
+    """A `ConfigurationError` of limen that handlers for the one of `limits` catch too."""
+
+
+@contextmanager
+def errors_of_limits() -> Iterator[None]:
+    """Raise each `ConfigurationError` as a `StorageConfigurationError`."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise StorageConfigurationError(str(error)) from None
 
 
 class Settings(Struct, frozen=True):
@@ -96,10 +113,86 @@ def read(uri: str, options: Mapping[str, object]) -> Settings:
         if name in given:
             raise ConfigurationError(f"a storage of limen has no option {name!r}; use {ours}")
     chosen = {name: read(given.pop(name)) for name, read in _READERS.items() if name in given}
+    scheme = scheme.removeprefix("async+").removeprefix("limen+")
+    if scheme.endswith("+sentinel"):
+        rest = _for_sentinels(rest, given, kept)
+    _refuse_connection_options(scheme, given)
     if given:
         kept.append(urlencode(given))
-    address = scheme.removeprefix("async+").removeprefix("limen+") + separator + rest
+    address = scheme + separator + rest
     return Settings(f"{address}?{'&'.join(kept)}" if kept else address, **chosen)
+
+
+def _for_sentinels(rest: str, given: dict[str, object], kept: list[str]) -> str:
+    """Return the address behind `://`, with the login for sentinels added to the options `kept`.
+
+    As in `limits`, one login is for sentinels and servers, unless `sentinel_kwargs` has another.
+    Removes the options `username`, `password`, `service_name` and `sentinel_kwargs` from `given`.
+    """
+    authority, slash, path = rest.partition("/")
+    in_address, at, hosts = authority.rpartition("@")
+    if at and ":" not in in_address:
+        return rest  # limen explains what is wrong with it
+    pair = zip(_LOGIN, map(unquote, in_address.split(":", 1)), strict=False) if at else ()
+    login = {name: value for name, value in pair if value}
+    login |= _login(given, "option")
+    own = given.pop("sentinel_kwargs", None) or {}
+    if not isinstance(own, Mapping) or not set(own) <= set(_LOGIN):
+        raise ConfigurationError(
+            "sentinel_kwargs takes username and password; sentinels are asked with the deadline "
+            "of the servers, and with TLS if the address begins with limen+rediss+sentinel://"
+        )
+    for_sentinels = {**login, **dict.fromkeys(own), **_login(dict(own), "sentinel_kwargs")}
+    if not any(part.startswith("sentinel_") for part in (*kept, *given)):
+        kept += [
+            f"sentinel_{name}={quote(value, safe='')}"
+            for name, value in _named(for_sentinels).items()
+        ]
+    service = given.pop("service_name", None)
+    if service is not None and not path:
+        slash, path = "/", quote(str(service), safe="")
+    named = [quote(value, safe="") for value in _named(login).values()]
+    return (":".join(named) + "@" if named else "") + hosts + slash + path
+
+
+def _login(given: dict[str, Any], where: str) -> dict[str, str]:
+    """Take user name and password out of some options. None and empty text are not given."""
+    found = {name: given.pop(name) for name in _LOGIN if name in given}
+    for name, value in found.items():
+        if value is not None and not isinstance(value, str):
+            raise ConfigurationError(f"{where} {name} must be text, got {type(value).__name__}")
+    return {name: value for name, value in found.items() if value}
+
+
+def _named(login: Mapping[str, str | None]) -> dict[str, str]:
+    """Return a login with a user name; empty without a password.
+
+    A server that has no password takes any for the user `default`, but refuses one without a name.
+    So one password can be given where sentinels or servers have none, as in `limits`.
+    """
+    password = login.get("password")
+    return (
+        {"username": login.get("username") or "default", "password": password} if password else {}
+    )
+
+
+def _refuse_connection_options(scheme: str, given: Mapping[str, object]) -> None:
+    """Raise `ConfigurationError` for options of redis-py that are part of an address of limen."""
+    if scheme == "memory" or "unix" in scheme:
+        return
+    name, _, form = scheme.partition("+")
+    place = "host:26379/service" if form == "sentinel" else "host:6379"
+    if "ssl" in given:
+        secure = scheme.replace(name, _WITH_TLS.get(name, name), 1)
+        raise ConfigurationError(
+            f"a storage of limen has no option 'ssl'; for TLS, write limen+{secure}://{place}"
+        )
+    for option in _LOGIN:
+        if option in given:
+            raise ConfigurationError(
+                f"a storage of limen has no option {option!r}; write it into the address: "
+                f"limen+{scheme}://user:password@{place}"
+            )
 
 
 def _on_error(value: object) -> object:

@@ -35,12 +35,21 @@ class LimenStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         wrap_exceptions: bool = False,
         *,
         clock: Clock | None = None,
-        **options: float | str | bool,
+        **options: object,
     ) -> None:
         super().__init__(uri, wrap_exceptions)
-        self._settings = settings.read(uri, options)
         self._clock = clock
-        self._limiter = self._open()
+        with settings.errors_of_limits():
+            self._settings = settings.read(uri, options)
+            self._limiter = self._open()
+
+    @property
+    def storage(self) -> Limiter:
+        """The limiter that decides, under the name that storages of `limits` have for their client.
+
+        `flask limiter config` shows it.
+        """
+        return self._limiter
 
     @property
     def base_exceptions(self) -> type[Exception]:

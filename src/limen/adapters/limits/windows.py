@@ -13,7 +13,7 @@ from math import nextafter
 from limits import parse
 from msgspec import Struct
 
-from limen.errors import InvalidInput
+from limen.errors import InvalidInput, shown
 from limen.model import AlgorithmName, Check, Decision, Limit
 
 LOOKS = 3
@@ -38,7 +38,15 @@ class Window(Struct, frozen=True):
     """How much of `limit` one hit takes."""
 
     def holds(self, amount: int) -> bool:
-        """Return whether so many hits fit when nothing else is counted."""
+        """Return whether so many hits fit when nothing else is counted.
+
+        Raises `InvalidInput` for a cost that is not a whole number.
+        """
+        if not isinstance(amount, int):
+            raise InvalidInput(
+                f"cost must be a whole number, got {shown(amount)}; to count parts of a hit, "
+                "multiply limits and costs, such as 1000/minute and cost=500"
+            )
         return amount <= self.quota
 
     def counted(self, decision: Decision) -> int:

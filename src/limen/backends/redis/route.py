@@ -289,7 +289,10 @@ def find_primary(
     if said is None:
         advice = "check the name of the service, at the end of the address"
         raise Unfound(f"the sentinels know no service {service!r}", said, advice)
-    raise Unfound(f"no sentinel names the primary: {said}", said)
+    advice = ""
+    if isinstance(said, Exception) and fault_of(said, "").kind == "rights":
+        advice = "check the login of the sentinels: sentinel_username, sentinel_password"
+    raise Unfound(f"no sentinel names the primary: {said}", said, advice)
 
 
 def _text(value: Any) -> str:

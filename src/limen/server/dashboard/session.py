@@ -104,9 +104,15 @@ class Sessions:
 
     async def _count_failure(self, scope: Scope) -> None:
         """Count a failed sign-in. Raises `Rejected` with 429 above the limit."""
-        name = (self._addresses.header or "").encode()
-        lines = [value.decode("latin-1") for key, value in scope["headers"] if key == name]
-        client = self._addresses.of(scope["client"][0] if scope["client"] else None, lines)
+        addresses = self._addresses
+        peer = scope["client"][0] if scope["client"] else None
+
+        def read(name: str) -> list[str]:
+            wanted = name.encode()
+            return [value.decode("latin-1") for key, value in scope["headers"] if key == wanted]
+
+        addresses.warn_of_ignored(peer, read, "gateway.trusted_proxies")
+        client = addresses.of(peer, read(addresses.header or ""))
         decision = await self._failures.check("unknown" if client is None else client.key, FAILURES)
         if not decision.allowed:
             wait = math.ceil(decision.retry_after or 1.0)

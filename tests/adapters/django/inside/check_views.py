@@ -18,6 +18,7 @@ from django.urls import clear_url_caches, path
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.cache import never_cache
+from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
 
 from limen import Concurrency, ConfigurationError, Limiter
@@ -467,6 +468,52 @@ def test_a_key_that_may_be_missing_finds_the_user_by_asgi_too() -> None:
 
     with override_settings(LIMEN={"LIMITS": [looks]}):
         assert asyncio.run(by_asgi()) == [200, 429]
+
+
+@both
+def test_counts_paths_that_match_no_route_together(get: Any) -> None:
+    limen = {"LIMITS": [RateLimit("2/day", key=("ip", "route"))]}
+    with override_settings(ROOT_URLCONF=urls(hello=hello), LIMEN=limen):
+        answers = [*get("/no/"), *get("/nowhere/"), *get("/none/"), *get("/hello/")]
+    assert [answer.status_code for answer in answers] == [404, 404, 429, 200]
+
+
+def test_an_async_key_function_finds_the_user_by_asgi() -> None:
+    async def name_of(request: Any) -> str:
+        return str(request.user.get_username())
+
+    logs_in = {"exempt_when": lambda request: request.path.startswith("/login/")}
+    looks = RateLimit("1/day", key=name_of, **logs_in)  # type: ignore[arg-type]
+
+    async def by_asgi() -> list[int]:
+        client = AsyncClient()
+        await client.get("/login/7/")
+        return [(await client.get("/plain/")).status_code for _ in range(2)]
+
+    with override_settings(LIMEN={"LIMITS": [looks]}):
+        assert asyncio.run(by_asgi()) == [200, 429]
+
+
+@both
+def test_a_key_function_of_a_throttle_refuses_or_raises_as_rest_framework_does(get: Any) -> None:
+    def nobody(request: Any) -> None:
+        return None
+
+    def unknown(request: Any) -> str:
+        raise NotFound("no such tenant")
+
+    statuses = []
+    for function in (nobody, unknown):
+        throttle = type(
+            "Throttle", (RateLimitThrottle,), {"limits": "9/day", "key": staticmethod(function)}
+        )
+
+        class Throttled(views.Api):
+            throttle_classes = (throttle,)
+
+        with override_settings(ROOT_URLCONF=urls(api=Throttled.as_view()), LIMEN={}):
+            statuses.append(get("/api/")[0].status_code)
+    assert statuses == [403, 404]
 
 
 @both

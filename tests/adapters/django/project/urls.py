@@ -42,6 +42,7 @@ urlpatterns = [
     path("by-header/", ratelimit("2/day", key="header:X-Api-Key")(plain)),
     path("by-route/<int:id>/", ratelimit("2/day", key="route")(plain)),
     path("by-tenant/", ratelimit("2/day", key=whom.tenant_of, missing="skip")(plain)),
+    path("hidden/", ratelimit("2/day", key=whom.hidden)(plain)),
     path("broken/", ratelimit("2/day", key=whom.broken)(plain)),
     path("broken-skip/", ratelimit("2/day", key=whom.broken, missing="skip")(plain)),
     path("broken-deny/", ratelimit("2/day", key=whom.broken, missing="deny")(plain)),

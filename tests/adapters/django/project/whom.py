@@ -8,7 +8,7 @@ from typing import Any
 from django.contrib.auth.backends import BaseBackend
 from django.contrib.auth.models import User
 from django.db import connection
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
@@ -44,6 +44,10 @@ def name_of(request: HttpRequest) -> str:
 
 def broken(request: HttpRequest) -> str:
     raise LookupError("no such tenant")
+
+
+def hidden(request: HttpRequest) -> str:
+    raise Http404
 
 
 def number(request: HttpRequest) -> Any:
