@@ -105,14 +105,14 @@ def test_the_kill_switch_of_a_host(limen: Run, tmp_path: Path) -> None:
     )
     by = f"by ada at {re.escape(socket.gethostname())}"
     shown = limen("kill-switch", "show").out
-    assert re.fullmatch(rf"the kill switch is on for all rules, since {NOW} {by}\n", shown)
+    assert re.fullmatch(rf"the kill switch is on for all rules, since {NOW} UTC {by}\n", shown)
     limen("kill-switch", "on", "login", "bots")
     assert "is on for login, bots, since" in limen("kill-switch", "show").out
     assert limen("kill-switch", "off").out.startswith(
         "on this host (.limen), the kill switch is of"
     )
     assert re.fullmatch(
-        rf"the kill switch is off, since {NOW} {by}\n", limen("kill-switch", "show").out
+        rf"the kill switch is off, since {NOW} UTC {by}\n", limen("kill-switch", "show").out
     )
 
 

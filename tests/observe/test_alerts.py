@@ -7,7 +7,7 @@ import math
 import pytest
 
 from limen.backends.histogram import TRIP_S
-from limen.observe.alerts import MAX_ENDED, MAX_OPEN, MAX_TOP, Alert, Judge, Thresholds
+from limen.observe.alerts import MAX_ENDED, MAX_OPEN, MAX_TOP, STORE, Alert, Judge, Thresholds
 from limen.observe.slices import RuleSlice, Slice
 
 ALL = Thresholds(
@@ -208,7 +208,8 @@ def test_what_is_off_is_never_told() -> None:
         degraded=1_000,
         trips=trips(b11=1_000),
     )
-    assert {alert.kind for alert in judged(worst)} == {"refusals", "fallback", "key", "latency"}
+    # Fallback and latency have one cause.
+    assert {alert.kind for alert in judged(worst)} == {"refusals", "fallback", "key"}
     assert judged(worst, OFF) == []
     for none in (math.nan, -1.0):
         assert judged(worst, Thresholds(none, none, none, none)) == []
@@ -364,5 +365,52 @@ def test_no_text_holds_a_key() -> None:
     changed = judge.judge(busy, NOW)
     changed += judge.judge(EMPTY, NOW + 1)
     changed += judge.judge(EMPTY, NOW + 6)
-    assert len(changed) == 8
+    assert len(changed) == 6
     assert not any(KEY in alert.text for alert in changed)
+
+
+# One cause, one alert
+
+
+SLOW = slice_of(requests=(500, 0), trips=trips(b8=500))
+AWAY = slice_of(requests=(500, 0), degraded=500, trips=trips(b8=500))
+
+
+def test_a_store_that_gets_slow_then_stops_and_comes_back_slow_is_one_alert() -> None:
+    judge = Judge(ALL)
+    (began,) = judge.judge(SLOW, NOW)
+    assert (began.kind, began.id.split("-")[0]) == ("latency", "store")
+    assert judge.judge(AWAY, NOW + 1) == []
+    (alert,) = judge.open
+    assert (alert.id, alert.started, alert.kind) == (began.id, NOW, "fallback")
+    assert (alert.value, alert.worst, alert.threshold) == (1.0, 1.0, 0.1)
+    assert judge.judge(SLOW, NOW + 8) == []
+    assert [each.kind for each in judge.open] == ["fallback"]
+    changed = [change for second in range(9, 20) for change in judge.judge(EMPTY, NOW + second)]
+    (ended,) = changed
+    assert ended.id == began.id
+    assert (
+        ended.text == "up to 100 % of all requests were decided without the store; over after 14 s"
+    )
+
+
+def test_an_alert_whose_cause_is_held_does_not_end() -> None:
+    judge = Judge(ALL)
+    (began,) = judge.judge(AWAY, NOW)
+    for second in range(1, 60):
+        assert judge.judge(EMPTY, NOW + second, held=(STORE,)) == []
+    assert judge.open == (began,)
+    changed = [change for second in range(60, 66) for change in judge.judge(EMPTY, NOW + second)]
+    assert [(each.id, each.ended) for each in changed] == [(began.id, NOW + 65)]
+
+
+def test_an_adopted_alert_goes_on_and_a_cause_that_is_open_is_not_opened_twice() -> None:
+    alone, leader = Judge(ALL), Judge(ALL)
+    (began,) = alone.judge(AWAY, NOW)
+    assert leader.adopt([began]) == [began.id]
+    assert leader.judge(AWAY, NOW + 7) == []
+    assert [(each.id, each.started) for each in leader.open] == [(began.id, NOW)]
+    (other,) = Judge(ALL).judge(AWAY, NOW - 20)
+    assert leader.adopt([other]) == []
+    assert leader.adopt([other], replaceable={began.id}) == [other.id]
+    assert [(each.id, each.started) for each in leader.open] == [(other.id, NOW - 20)]

@@ -165,3 +165,23 @@ def test_deep_nesting_does_not_end_the_stack() -> None:
     found = changes(shallow, rules(rule("a", x=deep)))
     assert [change.kind for change in found] == ["changed"]
     assert len(lines(found)) == 1
+
+
+def test_a_long_value_is_cut_around_its_change() -> None:
+    before, after = ([f"198.51.100.{n}" for n in range(60)] for _ in "ab")
+    after[50] = "203.0.113.77"
+    [line] = lines(changes({"rules": [rule("a", ips=before)]}, {"rules": [rule("a", ips=after)]}))
+    old, new = line.removeprefix("~ rules.a.ips: ").split(" -> ")
+    assert "198.51.100.50" in old
+    assert "203.0.113.77" in new
+    assert (old.startswith("..."), old.endswith("...")) == (True, True)
+    assert len(line) < 220
+
+
+def test_a_change_is_never_two_equal_texts() -> None:
+    [line] = lines(changes({"rules": [rule("a", cost=5)]}, {"rules": [rule("a", cost="5")]}))
+    assert line == '~ rules.a.cost: 5 -> "5"'
+    long = "x" * 200
+    [line] = lines(changes({"note": long + "a"}, {"note": long + "b"}))
+    old, new = line.removeprefix("~ note: ").split(" -> ")
+    assert (old, new) == ("..." + "x" * 20 + "a", "..." + "x" * 20 + "b")

@@ -121,7 +121,7 @@ def _told(switch: Switch) -> str:
     if not switch.at:
         return str(switch)
     when = draw.time(datetime.fromtimestamp(switch.at, UTC))
-    return f"{switch}, since {when}{f' by {switch.by}' if switch.by else ''}"
+    return f"{switch}, since {when} UTC{f' by {switch.by}' if switch.by else ''}"
 
 
 def _row(one: Instance) -> list[draw.Cell]:

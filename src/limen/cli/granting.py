@@ -74,7 +74,7 @@ def revoke(typed: str, where: str, author: str | None) -> None:
     token = place.use(where, lambda store: store.revoke_token(id, who))
     if token.revoked_at is not None and token.revoked_at < began:
         at = draw.time(token.revoked_at)
-        draw.line(f"{token} was revoked already, {at} by {token.revoked_by}")
+        draw.line(f"{token} was revoked already, {at} UTC by {token.revoked_by}")
     else:
         draw.line(f"{token} for {token.name} is revoked now", "green")
 

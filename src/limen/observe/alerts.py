@@ -10,7 +10,7 @@ import hashlib
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import accumulate
 
 import msgspec
@@ -27,6 +27,11 @@ MAX_ENDED = 200
 MAX_TOP = 5
 FEW = 10
 """So many requests are enough to tell of fallback when all of them were decided by it."""
+
+Cause = tuple[str, str | None]
+"""What an alert is about: there is at most one open alert for each cause."""
+STORE: Cause = ("store", None)
+"""The cause of `fallback` and `latency`: both are symptoms of a store that does not answer well."""
 
 _MAX_NAME = 80
 _MAX_NOTICED = 50
@@ -55,9 +60,10 @@ class Alert(Struct, frozen=True):
     """One thing that somebody should know, from when to when."""
 
     id: str
-    """Short, and the same from begin to end: `refusals-5f0c9a1be2`."""
+    """Short, and the same from begin to end: `refusals-5f0c9a1be2`, `store-0a94e1c27d`."""
     kind: str
-    """`refusals`, `fallback`, `key` or `latency`."""
+    """`refusals`, `fallback`, `key` or `latency`. `latency` becomes `fallback` when the store that
+    was slow does not answer any more."""
     rule: str | None
     """The rule that it is about; None when it is about the whole service."""
     started: float
@@ -74,18 +80,27 @@ class Alert(Struct, frozen=True):
     text: str
     """One sentence for people, without keys."""
 
+    @property
+    def cause(self) -> Cause:
+        """What it is about."""
+        return _cause(self.kind, self.rule)
+
 
 class Notice(Struct, frozen=True):
-    """What the one who judges tells all others."""
+    """Alerts as one process writes them down for the others."""
 
     open: tuple[Alert, ...] = ()
     ended: tuple[Alert, ...] = ()
     more: int = 0
+    untold: tuple[str, ...] = ()
+    """The ids of open alerts of which the log and the webhook do not know yet."""
 
 
-def encode(judge: Judge) -> bytes:
-    """Write down what is open, and what has ended lately."""
-    return msgspec.json.encode(Notice(judge.open, judge.ended[:_MAX_NOTICED], judge.more))
+def encode(judge: Judge, untold: Iterable[str] = ()) -> bytes:
+    """Write down the open alerts and the last ended ones."""
+    ids = sorted({alert.id for alert in judge.open}.intersection(untold))
+    ended = judge.ended[:_MAX_NOTICED]
+    return msgspec.json.encode(Notice(judge.open, ended, judge.more, tuple(ids)))
 
 
 def decode(written: bytes | None) -> Notice:
@@ -114,6 +129,11 @@ class _Finding(Struct, frozen=True):
     top: tuple[tuple[str, int], ...] = ()
     is_beyond: bool = False
     """Whether the value is above all that can be told apart."""
+
+    @property
+    def cause(self) -> Cause:
+        """What an alert of it is about."""
+        return _cause(self.kind, self.rule)
 
     @property
     def text(self) -> str:
@@ -145,10 +165,16 @@ class _Open:
 
     def go_on(self, found: _Finding) -> None:
         self.calm_at = None
+        alert = self.alert
+        if (alert.kind, found.kind) == ("fallback", "latency"):
+            return  # the store answers again, slowly: a lesser symptom of the same cause
+        is_same = alert.kind == found.kind
         self.alert = replace(
-            self.alert,
+            alert,
+            kind=found.kind,
             value=found.value,
-            worst=max(self.alert.worst, found.value),
+            worst=max(alert.worst, found.value) if is_same else found.value,
+            threshold=found.threshold,
             top=found.top,
             text=found.text,
         )
@@ -163,12 +189,13 @@ class Judge:
     """Judges, about once a second, whether something is above its threshold. Not for threads.
 
     An alert begins at the first judgement above its threshold, and ends after `CALM_S` of
-    judgements below it: what goes up and down all the time is one alert.
+    judgements below it: what goes up and down all the time is one alert. A cause has one alert,
+    whatever its symptoms are.
     """
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._thresholds = thresholds
-        self._opened: dict[tuple[str, str | None], _Open] = {}
+        self._opened: dict[Cause, _Open] = {}
         self._ended: deque[Alert] = deque(maxlen=MAX_ENDED)
         self._steady_s = 0.0
         self._last: float | None = None
@@ -179,55 +206,88 @@ class Judge:
         self.more: int = 0
         """How many more are above a threshold than there is room for in `open`."""
 
-    def judge(self, slice_: Slice, now: float) -> list[Alert]:
+    def judge(self, slice_: Slice, now: float, held: Collection[Cause] = ()) -> list[Alert]:
         """Return what began or ended by what happened in the last seconds.
 
-        `now` is in unix seconds; it may stand still or step back, and then no time passes.
+        `now` is in unix seconds; it may stand still or step back, and then no time passes. Open
+        alerts of the causes in `held` do not end, whatever the slice says.
         """
         if not math.isfinite(now):
             return []
         if self._last is not None:
             self._steady_s += max(0.0, now - self._last)
         self._last = now
-        findings = {(each.kind, each.rule): each for each in _findings(slice_, self._thresholds)}
-        changed = self._go_on(findings, now)
+        findings: dict[Cause, _Finding] = {}
+        for each in _findings(slice_, self._thresholds):
+            findings.setdefault(each.cause, each)  # fallback comes before latency
+        changed = self._go_on(findings, now, held)
         changed += self._begin(findings, now)
         self._show()
         return changed
 
     def resume(self, notice: Notice) -> None:
         """Go on where another one left off."""
-        self._opened = {(each.kind, each.rule): _Open(each) for each in notice.open[:MAX_OPEN]}
+        self._opened = {each.cause: _Open(each) for each in notice.open[:MAX_OPEN]}
         self._ended = deque(notice.ended, maxlen=MAX_ENDED)
         self.more = notice.more
+        self._show()
+
+    def adopt(self, alerts: Iterable[Alert], replaceable: Collection[str] = ()) -> list[str]:
+        """Take over alerts that another one opened; return the ids that are open by that.
+
+        An alert whose cause is open here already changes nothing, unless the id of the open one is
+        in `replaceable`: then that one goes on under the id of the other.
+        """
+        adopted = []
+        for alert in alerts:
+            opened = self._opened.get(alert.cause)
+            if opened is None and len(self._opened) < MAX_OPEN:
+                self._opened[alert.cause] = _Open(alert)
+                adopted.append(alert.id)
+            elif opened and opened.alert.id in replaceable and opened.alert.id != alert.id:
+                started = min(opened.alert.started, alert.started)
+                opened.alert = replace(opened.alert, id=alert.id, started=started)
+                adopted.append(alert.id)
+        self._show()
+        return adopted
+
+    def forget(self, ids: Collection[str]) -> None:
+        """Drop open alerts that another one has taken over."""
+        self._opened = {
+            cause: each for cause, each in self._opened.items() if each.alert.id not in ids
+        }
         self._show()
 
     def _show(self) -> None:
         self.open = tuple(sorted([each.alert for each in self._opened.values()], key=_order))
         self.ended = tuple(self._ended)
 
-    def _go_on(self, findings: dict[tuple[str, str | None], _Finding], now: float) -> list[Alert]:
+    def _go_on(
+        self, findings: dict[Cause, _Finding], now: float, held: Collection[Cause]
+    ) -> list[Alert]:
         """Take the findings of open alerts away, and return the alerts that end."""
         over = []
-        for place, opened in list(self._opened.items()):
-            found = findings.pop(place, None)
+        for cause, opened in list(self._opened.items()):
+            found = findings.pop(cause, None)
             if found is not None:
                 opened.go_on(found)
+            elif cause in held:
+                opened.calm_at = None
             elif opened.calm_at is None:
                 opened.calm_at = self._steady_s
             elif self._steady_s - opened.calm_at >= CALM_S:
-                del self._opened[place]
+                del self._opened[cause]
                 over.append(opened.end(now))
         self._ended.extendleft(over)
         return over
 
-    def _begin(self, findings: dict[tuple[str, str | None], _Finding], now: float) -> list[Alert]:
+    def _begin(self, findings: dict[Cause, _Finding], now: float) -> list[Alert]:
         """Open alerts for what is new, the worst first, as long as there is room."""
         began = []
         room = MAX_OPEN - len(self._opened)
         for found in sorted(findings.values(), key=_order)[:room]:
             alert = _alert_of(found, now)
-            self._opened[found.kind, found.rule] = _Open(alert)
+            self._opened[found.cause] = _Open(alert)
             began.append(alert)
         self.more = len(findings) - len(began)
         return began
@@ -339,11 +399,16 @@ def _order(one: _Finding | Alert) -> tuple[bool, float, str]:
     return (one.rule is not None, -one.value / one.threshold, one.rule or one.kind)
 
 
+def _cause(kind: str, rule: str | None) -> Cause:
+    return STORE if kind in ("fallback", "latency") else (kind, rule)
+
+
 def _id(found: _Finding, now: float) -> str:
     # Not to the second: several processes judge the same, each at its own moment.
     begun = int(now // _ALIKE_S)
-    made_of = f"{found.kind}\n{found.rule}\n{begun}".encode("utf-8", "surrogatepass")
-    return f"{found.kind}-{hashlib.sha256(made_of).hexdigest()[:10]}"
+    name, rule = found.cause
+    made_of = f"{name}\n{rule}\n{begun}".encode("utf-8", "surrogatepass")
+    return f"{name}-{hashlib.sha256(made_of).hexdigest()[:10]}"
 
 
 def _past(alert: Alert, lasted: float) -> str:

@@ -185,11 +185,17 @@ class Board:
         key = f"{self._prefix}claim:{what}"
         return bool(await self._link.call("EVAL", _CLAIM, "1", key, self._instance, for_ms))
 
-    async def post(self, what: str, written: bytes, seconds: float) -> None:
-        """Put up a notice for all, in place of the one before; it comes down by itself."""
+    async def post(
+        self, what: str, written: bytes, seconds: float, *, only_first: bool = False
+    ) -> None:
+        """Put up a notice for all, in place of the one before; it comes down by itself.
+
+        With `only_first`, a notice that is there already stays.
+        """
         key, for_ms = f"{self._prefix}notice:{what}", str(ceil(seconds * 1_000))
+        condition = ("NX",) if only_first else ()
         if len(written) <= MAX_NOTICE_BYTES:
-            await self._link.call("SET", key, written, "PX", for_ms)
+            await self._link.call("SET", key, written, "PX", for_ms, *condition)
 
     async def notice(self, what: str) -> bytes | None:
         """Return a notice; None when there is none, or it is no text."""

@@ -131,25 +131,46 @@ def _values(change: Change) -> str:
     if change.kind == "changed":
         if _is_order(change.before) and _is_order(change.after):
             return ": another order"
-        return f": {_shown(change.before)} -> {_shown(change.after)}"
+        old, new = _text(change.before), _text(change.after)
+        if old == new:  # as 5 and "5" are, without quotes
+            old, new = _written(change.before), _written(change.after)
+        return f": {' -> '.join(_around(old, new))}"
     value = change.after if change.kind == "added" else change.before
-    return "" if isinstance(value, dict) else f": {_shown(value)}"
+    return "" if isinstance(value, dict) else f": {_shortened(_text(value))}"
 
 
 def _is_order(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() == {"order"}
 
 
-def _shown(value: Any) -> str:
-    """Return a value as one would write it in a rule, on one line that is never long."""
-    if isinstance(value, str) and value.isprintable() and value.strip() == value != "":
-        text = value
-    else:
-        try:
-            text = json.dumps(value, ensure_ascii=False)
-        except (TypeError, ValueError, RecursionError):
-            text = shown(value)
+def _around(old: str, new: str) -> tuple[str, str]:
+    """Cut two texts that differ to a line that is never long, around the first difference."""
+    if max(len(old), len(new)) <= _WIDTH:
+        return old, new
+    pairs = enumerate(zip(old, new, strict=False))
+    same = next((at for at, (one, other) in pairs if one != other), min(len(old), len(new)))
+    start = max(0, same - _WIDTH // 4)
+    begin = "..." if start else ""
+    return begin + _shortened(old[start:]), begin + _shortened(new[start:])
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
+
+
+def _text(value: Any) -> str:
+    """Return a value as one would write it in a rule, on one line."""
+    if isinstance(value, str) and value.isprintable() and value.strip() == value != "":
+        return value
+    return _written(value)
+
+
+def _written(value: Any) -> str:
+    """Return a value as JSON, which tells types apart."""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return shown(value)
 
 
 def _line(text: str) -> str:

@@ -18,14 +18,14 @@ _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", 
 
 
 class TextLines(logging.Formatter):
-    """Lines for people: `2026-11-15 17:45:43 warning: the store did not answer`."""
+    """Lines for people: `2026-11-15 17:45:43Z warning: the store did not answer`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one event as a line; a traceback, if there is one, below it."""
         at = datetime.fromtimestamp(record.created, UTC)
         # On one line, whoever wrote it: a name with a line break must not look like another event.
         said = record.getMessage().replace("\r", "\\r").replace("\n", "\\n")
-        line = f"{at:%Y-%m-%d %H:%M:%S} {record.levelname.lower()}: {said}"
+        line = f"{at:%Y-%m-%d %H:%M:%S}Z {record.levelname.lower()}: {said}"
         more = " ".join(f"{name}={value}" for name, value in _extras(record).items())
         return masked(_with_trace(self, record, f"{line} {more}" if more else line))
 

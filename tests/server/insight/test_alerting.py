@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -61,9 +60,23 @@ class Process:
     async def refuse(self, now: float, times: int = 100) -> None:
         rule = RuleSlice(denied=times, top_denied=(("k", times),))
         start = start_of(now, SHORT_S)
-        self.ring.put(Slice(start, SHORT_S, 0, times, 0, (), (), {"rule": rule}), is_over=True)
-        with contextlib.suppress(StoreError):
+        await self._see(Slice(start, SHORT_S, 0, times, 0, (), (), {"rule": rule}))
+
+    async def fall_back(self, now: float, times: int = 100) -> None:
+        """Decide without the store."""
+        await self._see(Slice(start_of(now, SHORT_S), SHORT_S, times, 0, times, (), (), {}))
+
+    async def _see(self, slice_: Slice) -> None:
+        self.ring.put(slice_, is_over=True)
+        await self.share()
+
+    async def share(self) -> None:
+        """As `Insight` does before it judges."""
+        try:
+            await self.alerts.hand_over()
             await self.board.write(self.ring.unsent(), [])
+        except StoreError as error:
+            self.view.rest(error)
 
     def close(self) -> None:
         self.alerts.close()
@@ -240,5 +253,118 @@ def test_what_could_not_be_written_down_is_told_once(
         assert len(one.told.words) == 2
         assert ids(one.told.changed) == ids(one.alerts.open)
         one.close()
+
+    asyncio.run(main())
+
+
+# An outage of the store is one alert
+
+
+async def until_shared(*processes: Process) -> None:
+    """Wait until all of them ask Redis again."""
+    end = time.monotonic() + 20
+    while not all(each.view.is_shared for each in processes):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.05)
+
+
+async def turns(processes: Sequence[Process], start: float, seconds: int) -> set[str]:
+    """Let processes judge once a second; return the ids of all alerts that were open."""
+    seen = set[str]()
+    for second in range(seconds):
+        for each in processes:
+            await each.share()
+            await each.alerts.turn(start + second)
+            assert len(each.alerts.open) <= 1
+            seen |= {alert.id for alert in each.alerts.open}
+    return seen
+
+
+def changes(*processes: Process) -> list[tuple[str, bool]]:
+    return [change for each in processes for change in each.told.words]
+
+
+@pytest.mark.parametrize("loses", ["nothing", "data", "leader"])
+def test_an_outage_is_one_alert_whoever_judges_it(
+    server: servers.Server, loses: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`two` leads before, `one` tells during the outage, and the next to lead is any of them."""
+    monkeypatch.setattr(alerting, "_CLAIM_S", 1.0)
+
+    async def main() -> None:
+        one, two, idle = (
+            Process("one", server.port),
+            Process("two", server.port, is_first=False),
+            Process("idle", server.port, is_first=False),
+        )
+        for each in (two, one, idle):
+            await each.alerts.turn(NOW)
+        (server.kill if loses == "data" else server.pause)()
+        # They notice at different moments, so that each would give another id.
+        for each, at in ((two, NOW + 1), (one, NOW + 7)):
+            await each.fall_back(at)
+            await each.alerts.turn(at)
+            assert len(each.alerts.open) == 1
+        await idle.alerts.turn(NOW + 7)
+        living = [idle, two, one] if loses != "leader" else [idle, one]
+        assert one.told.words == [(one.alerts.open[0].id, False)]
+        # Nobody asks for a while: it is not over.
+        for each in living:
+            await each.alerts.turn(NOW + 30)
+        assert len(one.alerts.open) == 1
+        await one.fall_back(NOW + 42)
+        (server.restart if loses == "data" else server.resume)()
+        await until_shared(*living)
+        await turns(living, NOW + 43, 25)
+        for each in living:
+            assert each.alerts.open == ()
+            assert {alert.id for alert in each.alerts.ended} == {one.told.words[0][0]}
+        began, _ = one.told.words[0]
+        assert sorted(changes(*living)) == [(began, False), (began, True)]
+        for each in (one, two, idle):
+            each.close()
+
+    asyncio.run(main())
+
+
+def test_an_alert_of_a_slow_store_goes_on_when_the_store_stops(server: servers.Server) -> None:
+    async def main() -> None:
+        one = Process("one", server.port)
+        await one.fall_back(NOW)
+        await one.alerts.turn(NOW)
+        (began,) = one.alerts.open
+        server.pause()
+        await one.fall_back(NOW + 5)
+        await one.alerts.turn(NOW + 6)
+        assert not one.view.is_shared
+        assert ids(one.alerts.open) == [began.id]
+        server.resume()
+        await until_shared(one)
+        assert await turns([one], NOW + 7, 25) == {began.id}
+        assert one.told.words == [(began.id, False), (began.id, True)]
+        one.close()
+
+    asyncio.run(main())
+
+
+def test_hosts_that_each_told_of_an_outage_each_tell_of_its_end(server: servers.Server) -> None:
+    async def main() -> None:
+        one, two = Process("one", server.port), Process("two", server.port)
+        for each in (one, two):
+            await each.alerts.turn(NOW)
+        server.pause()
+        for each, at in ((one, NOW + 1), (two, NOW + 7)):
+            await each.fall_back(at)
+            await each.alerts.turn(at)
+        server.resume()
+        await until_shared(one, two)
+        await turns([one, two], NOW + 8, 40)
+        assert ids(one.alerts.open) == ids(two.alerts.open) == []
+        for each in (one, two):
+            began = each.told.words[0][0]
+            assert (began, True) in changes(one, two)
+        assert sorted(ended for _, ended in changes(one, two)) == [False, False, True, True]
+        for each in (one, two):
+            each.close()
 
     asyncio.run(main())

@@ -324,3 +324,57 @@ def _verify(signature: str, body: bytes) -> None:
     assert found
     signed = hmac.new(SECRET.encode(), found[1].encode() + b"." + body, hashlib.sha256)
     assert hmac.compare_digest(signed.hexdigest(), found[2])
+
+
+class Trickle:
+    """About 200 requests a second, in lists of 20 by a new connection each, to both workers."""
+
+    def __init__(self, served: Product) -> None:
+        self._served = served
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Trickle:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.1):
+            with Raw(self._served.port, timeout=30) as raw:
+                ask(raw, [f"user {place}" for place in range(20)])
+
+
+def test_an_outage_of_the_store_is_one_alert_which_ends_when_the_store_is_back(
+    valkey: Server, tmp_path: Path
+) -> None:
+    settings = {"store__deadline": "0.25", "alerts__store_latency": "0.2", "alerts__key_share": "0"}
+    with serving(tmp_path, valkey, "5000/second", **settings) as served, Trickle(served):
+        valkey.pause()
+        within(10, lambda: all(told(served, "/alerts")["open"] for _ in range(6)))
+        back = time.time() + 2
+
+        def ends() -> bool:
+            """Ask both workers: none shows two alerts, or an end before the store is back."""
+            answers = [told(served, "/alerts") for _ in range(6)]
+            is_away = time.time() < back
+            for answer in answers:
+                assert len(answer["open"]) <= 1, answer
+                assert not (is_away and answer["ended"]), answer
+            return all(answer["ended"] and not answer["open"] for answer in answers)
+
+        while time.time() < back:
+            assert not ends()
+            time.sleep(0.2)
+        valkey.resume()
+        within(40, ends)
+        (ended,) = told(served, "/alerts")["ended"]
+    assert ended["kind"] == "fallback"
+    assert ended["ended"] > back
+    logged = [json.loads(line) for line in served.complained]
+    changes = [line for line in logged if line["logger"] == "limen.alerts"]
+    assert [line["message"].split(":")[0] for line in changes] == ["alert began", "alert ended"]
+    assert {line["alert"] for line in changes} == {ended["id"]}

@@ -241,8 +241,9 @@ class AlertOf(Model):
     """Something that somebody should know."""
 
     id: str
-    """The same from begin to end, in the process that answers."""
+    """The same from begin to end: `store-0a94e1c27d`."""
     kind: Literal["refusals", "fallback", "key", "latency"]
+    """`latency` becomes `fallback` when a slow store stops to answer: it is the same alert."""
     rule: str | None
     """The rule that it is about; null when it is about the whole service."""
     started: float

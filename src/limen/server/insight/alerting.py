@@ -1,7 +1,9 @@
-"""Who judges, who tells, and what all others show: one process for all that share a store.
+"""Leader election for alert evaluation and delivery: one process for all that share a store.
 
-It holds a claim in Redis, and writes down what is open, so that the next one goes on where it left
-off. While Redis is away each process judges by what it saw itself, and one of a host tells.
+The leader holds a claim in Redis and writes down the open alerts, so that the next leader goes on
+where it left off. While Redis is away each process judges by its own slices, and one process of
+each host tells. When Redis is back these alerts are handed over to the leader: an outage is one
+alert from begin to end, whichever processes judge it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from limen.errors import StoreError
-from limen.observe.alerts import Alert, Judge, Notice, Thresholds, decode, encode
+from limen.observe.alerts import CALM_S, STORE, Alert, Judge, Notice, Thresholds, decode, encode
 from limen.observe.board import Board
 from limen.observe.ring import SHORT_S
 from limen.observe.slices import merged
@@ -25,6 +27,9 @@ _WRITTEN_S = 5.0
 """How often what is open is written down, if nothing begins or ends."""
 _PATIENCE_S = 1.0
 _WHAT = "alerts"
+_HANDED = "handed"
+_HANDED_S = 3 * CALM_S
+"""For how long the leader can find alerts that were opened while Redis was away."""
 
 IsFirst = Callable[[float], Awaitable[bool]]
 """Returns whether this process is the one of its host that tells."""
@@ -51,7 +56,9 @@ class Alerting:
         self._alone = Judge(thresholds)
         """For this process alone, while there is nobody to share with."""
         self._told_alone: set[str] = set()
-        """The ids of those that this process told of when it saw them alone."""
+        """The ids of the open alerts in `_alone` whose beginning was told."""
+        self._untold: set[str] = set()
+        """The ids of alerts in `_ours` whose beginning may not have been told."""
         self._holds = False
         self._told = Notice()
         """What the one who judges has written down."""
@@ -59,19 +66,26 @@ class Alerting:
 
     @property
     def open(self) -> tuple[Alert, ...]:
-        """Those that have begun and not ended."""
-        return self._alone.open + (self._ours.open if self._holds else self._told.open)
+        """Those that have begun and not ended, one for each cause."""
+        shared = self._shared.open
+        causes = {alert.cause for alert in shared}
+        return (*[alert for alert in self._alone.open if alert.cause not in causes], *shared)
 
     @property
     def ended(self) -> tuple[Alert, ...]:
         """The last that are over, newest first."""
-        theirs = self._ours.ended if self._holds else self._told.ended
-        return tuple(sorted(self._alone.ended + theirs, key=_ended, reverse=True))
+        ended = {alert.id: alert for alert in (*self._alone.ended, *self._shared.ended)}
+        return tuple(sorted(ended.values(), key=_ended, reverse=True))
 
     @property
     def more(self) -> int:
         """How many more are above a threshold than are told one by one."""
-        return self._alone.more + (self._ours.more if self._holds else self._told.more)
+        return self._alone.more + self._shared.more
+
+    @property
+    def _shared(self) -> Judge | Notice:
+        """The alerts of all processes; none while Redis is away."""
+        return self._ours if self._holds else self._told
 
     async def turn(self, now: float) -> None:
         """Judge, or learn what was judged; tell what began or ended."""
@@ -81,6 +95,8 @@ class Alerting:
             except StoreError as error:
                 self._view.rest(error)
         if self._board is None or not self._view.is_shared:
+            if self._board is not None:
+                self._take_along()
             self._holds, self._told = False, Notice()
             await self._turn_alone(now)
         if self._delivery.is_waiting:
@@ -89,6 +105,25 @@ class Alerting:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(sending), _PATIENCE_S)
 
+    def _take_along(self) -> None:
+        """Go on alone with the store's alert, if one is open for all: its cause is the same."""
+        store = [alert for alert in self._shared.open if alert.cause == STORE]
+        untold = self._untold if self._holds else set(self._told.untold)
+        self._told_alone.update({*self._alone.adopt(store)} - untold)
+
+    async def hand_over(self) -> None:
+        """Let the leader find the alerts that this process opened alone.
+
+        To be called before slices are shared, by which the leader would open alerts of its own.
+        Raises `StoreError`.
+        """
+        if self._board is None or not self._alone.open:
+            return
+        untold = {alert.id for alert in self._alone.open} - self._told_alone
+        written = encode(self._alone, untold)
+        # An alert that was told takes precedence over those of the other processes.
+        await self._board.post(_HANDED, written, _HANDED_S, only_first=not self._told_alone)
+
     async def _turn_together(self, board: Board, now: float) -> None:
         holds = await board.claim(_WHAT, _CLAIM_S)
         if not holds or not self._holds:
@@ -96,27 +131,53 @@ class Alerting:
         if holds:
             if not self._holds:
                 self._ours.resume(self._told)
+                self._untold = set(self._told.untold)
             picture = await self._view.picture(_JUDGED_S, now)
+            # Behind the slices: a process hands over its alerts before it shares its slices.
+            is_changed = self._adopt(decode(await board.notice(_HANDED)))
             changed = self._ours.judge(picture.whole, now)
-            if changed or (self._ours.open and now - self._written_at >= _WRITTEN_S):
+            if changed or is_changed or (self._ours.open and now - self._written_at >= _WRITTEN_S):
                 self._written_at = now
-                await board.post(_WHAT, encode(self._ours), _KEPT_S)
+                await board.post(_WHAT, encode(self._ours, self._untold), _KEPT_S)
             # Behind that: where it cannot be written down, each judges alone, and tells by itself.
-            self._delivery.deliver(changed, self._ours.more)
+            told = [alert for alert in changed if alert.id not in self._untold]
+            self._delivery.deliver(told, self._ours.more)
+            self._untold &= {alert.id for alert in self._ours.open}
         self._holds = holds
         if self._alone.open:
-            # What began while nobody could be asked ends with that.
-            calm = merged([], 0, _JUDGED_S)
-            changed = self._alone.judge(calm, now)
-            # By whoever told of the beginning, and not by every worker.
-            ended = [alert for alert in changed if alert.id in self._told_alone]
-            if ended:
-                self._delivery.deliver(ended)
-            self._told_alone &= {alert.id for alert in self._alone.open}
+            self._settle_alone(now)
+
+    def _adopt(self, handed: Notice) -> bool:
+        """Take over the alerts of processes that were alone; return whether any is new."""
+        over = {alert.id for alert in self._ours.ended}
+        alerts = [alert for alert in handed.open if alert.id not in over]
+        told = [alert for alert in alerts if alert.id not in handed.untold]
+        adopted = self._ours.adopt(told, self._untold)
+        untold = self._ours.adopt([alert for alert in alerts if alert.id in handed.untold])
+        self._untold.update(untold)
+        return bool(adopted or untold)
+
+    def _settle_alone(self, now: float) -> None:
+        """Drop the alerts that the leader has taken over; end the others with those of all."""
+        shared = self._shared
+        causes = {alert.cause for alert in shared.open}
+        taken = {alert.id for alert in (*shared.open, *shared.ended)}
+        # Another one of the same cause stands for those that nobody was told of.
+        unknown = {alert.id for alert in self._alone.open if alert.cause in causes}
+        self._alone.forget(taken | (unknown - self._told_alone))
+        calm = merged([], 0, _JUDGED_S)
+        changed = self._alone.judge(calm, now, held=causes)
+        # By the process that told of the beginning, and not by every worker.
+        ended = [alert for alert in changed if alert.id in self._told_alone]
+        if ended:
+            self._delivery.deliver(ended)
+        self._told_alone &= {alert.id for alert in self._alone.open}
 
     async def _turn_alone(self, now: float) -> None:
         picture = await self._view.picture(_JUDGED_S, now)
-        changed = self._alone.judge(picture.whole, now)
+        # Without an answer of the store its alert cannot be over, even if there are no requests.
+        held = () if self._board is None else (STORE,)
+        changed = self._alone.judge(picture.whole, now, held)
         if changed:
             tells = self._board is None or await self._is_first(now)
             # An end is told by whoever told of the beginning, also if another is the first by now.

@@ -224,6 +224,7 @@ class Insight:
             return
         unsent = self._ring.unsent()
         try:
+            await self.alerts.hand_over()
             await self.board.write(unsent, [encode(each) for each in seen])
         except StoreError as error:
             self.view.rest(error)

@@ -1,7 +1,7 @@
 // Small charts: shapes are SVG that stretches, words are text beside it that does not.
 
 import { fill, h, s, say, set } from "./dom.js";
-import { rate, short, timeOfDay } from "./format.js";
+import { clockTime, rate, short, timeOfDay } from "./format.js";
 
 const WIDTH = 1000;
 const HEIGHT = 100;
@@ -34,6 +34,13 @@ export function sparkline(values, { width = 96, height = 24, label = "", kind = 
   update(values, over);
   return { node, update };
 }
+
+// Processes share their slices once a second.
+const SHARED_S = 2;
+
+/** The slices of a series that are over and that all processes have shared by the time `to`. The newest ones are
+incomplete: drawn as they are, a chart would fall to zero at its end. */
+export const completed = (series, to) => series.filter(({ at, seconds }) => at + seconds + SHARED_S <= to);
 
 /** Values over time, with axes. `series` is [{name, kind, points: [[seconds since 1970, value], ...], line}]:
 areas that stand on each other, from the first one up; those with `line` (or all, when not `stacked`) are lines.
@@ -113,13 +120,16 @@ export function timeSeries({ series, height = 180, unit = "", label, stacked = t
     const [times, step] = niceTimes(shown.from, shown.to);
     for (const at of times) {
       const left = (100 * x(at)) / WIDTH;
+      // The zone stands there.
+      if (left < 5) continue;
       const long = shown.to - shown.from < 180;
       // Of long ones only every second has room on a phone; always the same, though they move.
       const word = h("span", { class: `tick x${long && Math.round(at / step) % 2 ? " second" : ""}` },
-        long ? timeOfDay(at) : timeOfDay(at).slice(0, 5));
+        long ? clockTime(at) : clockTime(at).slice(0, 5));
       word.style.left = `${left}%`;
       words.push(word);
     }
+    words.push(h("span", { class: "tick zone" }, "UTC"));
     fill(ticks, words);
   }
 
@@ -253,12 +263,11 @@ function niceMarks(highest) {
   return marks;
 }
 
-/** Moments for an axis, five or so, at full minutes or the like of this place; and the seconds between them. */
+/** Moments for an axis, five or so, at full minutes or the like; and the seconds between them. */
 function niceTimes(from, to) {
   const step = TIME_STEPS_S.find((each) => (to - from) / each <= 6) ?? 86400;
-  const shift = -60 * new Date(from * 1000).getTimezoneOffset();
   const times = [];
-  for (let at = Math.ceil((from + shift) / step) * step - shift; at <= to; at += step) times.push(at);
+  for (let at = Math.ceil(from / step) * step; at <= to; at += step) times.push(at);
   return [times, step];
 }
 

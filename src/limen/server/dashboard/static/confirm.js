@@ -200,28 +200,29 @@ function checkbox({ id, about, value = false, changed }) {
   return { node, read: () => node.checked };
 }
 
-/** An end: never, after a while, or at a time of this browser's clock. */
+/** An end: never, after a while, or at a time in UTC. */
 function ends({ id, about, value = "", changed }) {
   const choice = h("select", { id, onchange: turn, ...about }, ENDS.map(([each, label]) => h("option", { value: each }, label)));
-  const at = h("input", { type: "datetime-local", "aria-label": "When, in your local time", hidden: true, oninput: changed, ...about });
+  const at = h("input", { type: "datetime-local", "aria-label": "When, in UTC", oninput: changed, ...about });
+  const zoned = h("span", { class: "row", hidden: true }, at, "UTC");
   choice.value = value;
 
   function turn() {
-    at.hidden = choice.value !== "at";
+    zoned.hidden = choice.value !== "at";
     changed();
   }
 
   function read() {
     if (choice.value === "") return null;
-    const then = choice.value === "at" ? new Date(at.value) : new Date(Date.now() + 1000 * Number(choice.value));
+    const then = choice.value === "at" ? new Date(`${at.value}Z`) : new Date(Date.now() + 1000 * Number(choice.value));
     return Number.isNaN(then.getTime()) ? null : then.toISOString().replace(/\.\d+Z$/, "Z");
   }
 
   function wrong() {
     if (choice.value !== "at") return null;
     if (read() === null) return "Give a day and a time.";
-    return new Date(at.value) > new Date() ? null : "This is over already. Give a time in the future.";
+    return new Date(`${at.value}Z`) > new Date() ? null : "This is over already. Give a time in the future.";
   }
 
-  return { node: h("div", { class: "row" }, choice, at), marked: choice, read, wrong, focus: () => choice.focus() };
+  return { node: h("div", { class: "row" }, choice, zoned), marked: choice, read, wrong, focus: () => choice.focus() };
 }

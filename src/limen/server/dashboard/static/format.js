@@ -3,8 +3,9 @@
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const small = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
-const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
+// UTC everywhere, as in the API, the log and the command line: one moment has one name in all of them.
+const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit", timeZone: "UTC" });
+const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric", timeZone: "UTC" });
 
 export const count = (number) => whole.format(number);
 export const short = (number) => (Math.abs(number) < 1000 ? small.format(number) : compact.format(number));
@@ -22,9 +23,13 @@ export function seconds(value) {
   return `${whole.format(value / 86400)} days`;
 }
 
-/** A moment, from seconds since 1970 or from ISO 8601, as a Date. */
-export const moment = (at) => new Date(typeof at === "number" ? at * 1000 : at);
-export const timeOfDay = (at) => clock.format(moment(at));
+/** A moment, from seconds since 1970 or from ISO 8601, as a Date. A time without an offset is UTC, as it is in rules. */
+export const moment = (at) => new Date(typeof at === "number" ? at * 1000 : withZone(at));
+const withZone = (text) => (typeof text === "string" && /\d[T ]\d/.test(text) && !/(Z|[+-]\d\d:?\d\d)$/i.test(text) ? `${text.replace(" ", "T")}Z` : text);
+
+/** "14:05:09", for axes that say elsewhere that they are UTC. */
+export const clockTime = (at) => clock.format(moment(at));
+export const timeOfDay = (at) => `${clockTime(at)} UTC`;
 export const dayAndTime = (at) => `${day.format(moment(at))}, ${timeOfDay(at)}`;
 
 /** How long ago: "now", "12 s ago", "5 min ago". */

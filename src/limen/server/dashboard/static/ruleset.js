@@ -2,7 +2,7 @@
 
 import { get, path, put } from "./api.js";
 import { h } from "./dom.js";
-import { count, plural } from "./format.js";
+import { count, dayAndTime, plural } from "./format.js";
 import { write, writeRules } from "./yaml.js";
 
 const PAGES = ["new", "history"];
@@ -141,8 +141,8 @@ export function inWords(rule) {
     add(`Variant ${variant.name ?? ""}`.trim(), `${variant.percent} % of the keys: ${own.join(", ")}`);
   }
   add("Store away", { local: "each process counts its share", open: "lets pass", closed: "refuses" }[rule.on_error]);
-  add("From", rule.starts && String(rule.starts));
-  add("Until", rule.ends && String(rule.ends));
+  add("From", rule.starts && dayAndTime(String(rule.starts)));
+  add("Until", rule.ends && dayAndTime(String(rule.ends)));
   return found;
 }
 
@@ -220,18 +220,113 @@ export function changesNode(changes, most = MAX_CHANGES) {
 }
 
 function changeLines({ kind, path: at, before, after }) {
-  if (isMapping(before) && "order" in before && isMapping(after) && "order" in after) return [line("", `${at}: another order`)];
-  const lines = [];
-  if (kind !== "added") lines.push(...valueLines("del", "−", at, before));
-  if (kind !== "removed") lines.push(...valueLines("add", "+", at, after));
-  return lines;
+  if (kind !== "changed") {
+    const [mark, sign, value] = kind === "added" ? ["add", "+", after] : ["del", "−", before];
+    const text = textOf(value);
+    if (text.length === 1 && !isMapping(value)) return [line(mark, `${sign} ${at}: ${shortened(text[0])}`, text[0])];
+    return [line(mark, `${sign} ${at}`), ...text.map((each) => line(mark, `${sign}   ${shortened(each)}`, each))];
+  }
+  if ([before, after].every((value) => isMapping(value) && "order" in value)) {
+    const moved = lineSteps(before.order, after.order).filter(([mark]) => mark === "del").map(([, name]) => name);
+    return [line("", shortened(`~ ${at}: another order; moved: ${moved.join(", ")}`))];
+  }
+  let [olds, news] = [textOf(before), textOf(after)];
+  // What is written alike and is not the same, such as 5 and "5", differs in JSON.
+  if (olds.join("\n") === news.join("\n")) [olds, news] = [before, after].map((value) => [JSON.stringify(value)]);
+  if (olds.length === 1 && news.length === 1) {
+    const [gone, come] = around(olds[0], news[0]);
+    return [line("del", `− ${at}: ${gone}`, olds[0]), line("add", `+ ${at}: ${come}`, news[0])];
+  }
+  return [line("", `  ${at}`), ...hunks(olds, news)];
 }
 
-function valueLines(kind, sign, at, value) {
-  const isDeep = value !== null && typeof value === "object" && Object.keys(value).length > 0;
-  const text = write(value).trimEnd().split("\n");
-  if (!isDeep || (text.length === 1 && Array.isArray(value))) return [line(kind, `${sign} ${at}: ${isDeep ? value.map(String).join(", ") : text[0]}`)];
-  return [line(kind, `${sign} ${at}`), ...text.map((each) => line(kind, `${sign}   ${each}`))];
+/** A value line by line. */
+function textOf(value) {
+  return write(value).trimEnd().split("\n");
 }
 
-const line = (kind, text) => h("span", { class: kind || null }, text);
+const CONTEXT = 3;
+const WIDTH = 120;
+const MOST_COMPARED = 1000;
+
+/** The lines that differ, between some that do not; `old` and `fresh` are lists of lines. */
+function hunks(old, fresh) {
+  const steps = paired(lineSteps(old, fresh));
+  const shown = [];
+  let left = 0;
+  steps.forEach(([mark, text, whole], n) => {
+    const isNear = mark !== "" || steps.slice(Math.max(0, n - CONTEXT), n + CONTEXT + 1).some(([near]) => near !== "");
+    if (isNear && left) shown.push(line("soft", `    … ${plural(left, "line")} the same`));
+    left = isNear ? 0 : left + 1;
+    if (isNear) shown.push(line(mark, `${{ add: "+", del: "−" }[mark] ?? " "}   ${mark ? text : shortened(text)}`, whole));
+  });
+  if (left) shown.push(line("soft", `    … ${plural(left, "line")} the same`));
+  return shown;
+}
+
+/** Cut the long lines of a change around what differs, a line that goes with the one that comes in its place. */
+function paired(steps) {
+  const found = [];
+  for (let n = 0; n < steps.length;) {
+    if (steps[n][0] === "") {
+      found.push([...steps[n], null]);
+      n += 1;
+      continue;
+    }
+    let end = n;
+    while (end < steps.length && steps[end][0] !== "") end += 1;
+    const run = steps.slice(n, end);
+    const gone = run.filter(([mark]) => mark === "del").map(([, text]) => text);
+    const come = run.filter(([mark]) => mark === "add").map(([, text]) => text);
+    const cut = gone.map((text, k) => (k < come.length ? around(text, come[k]) : [shortened(text), null]));
+    gone.forEach((text, k) => found.push(["del", cut[k][0], text]));
+    come.forEach((text, k) => found.push(["add", k < gone.length ? cut[k][1] : shortened(text), text]));
+    n = end;
+  }
+  return found;
+}
+
+/** Return [["", line], ["del", line], ["add", line], ...] that lead from one list of lines to another. */
+function lineSteps(old, fresh) {
+  let [first, last] = [0, 0];
+  while (first < old.length && first < fresh.length && old[first] === fresh[first]) first += 1;
+  while (last < old.length - first && last < fresh.length - first && old.at(-1 - last) === fresh.at(-1 - last)) last += 1;
+  const [mid, now] = [old.slice(first, old.length - last), fresh.slice(first, fresh.length - last)];
+  const same = (lines) => lines.map((each) => ["", each]);
+  const between = mid.length > MOST_COMPARED || now.length > MOST_COMPARED
+    ? [...mid.map((each) => ["del", each]), ...now.map((each) => ["add", each])] : longestCommon(mid, now);
+  return [...same(old.slice(0, first)), ...between, ...same(old.slice(old.length - last))];
+}
+
+/** Steps by the longest common subsequence of two lists of lines. */
+function longestCommon(old, fresh) {
+  const best = Array.from({ length: old.length + 1 }, () => new Uint16Array(fresh.length + 1));
+  for (let i = old.length - 1; i >= 0; i -= 1) {
+    for (let j = fresh.length - 1; j >= 0; j -= 1) {
+      best[i][j] = old[i] === fresh[j] ? best[i + 1][j + 1] + 1 : Math.max(best[i + 1][j], best[i][j + 1]);
+    }
+  }
+  const steps = [];
+  let [i, j] = [0, 0];
+  while (i < old.length || j < fresh.length) {
+    if (i < old.length && j < fresh.length && old[i] === fresh[j]) {
+      steps.push(["", old[i++]]);
+      j += 1;
+    } else if (i < old.length && (j === fresh.length || best[i + 1][j] >= best[i][j + 1])) steps.push(["del", old[i++]]);
+    else steps.push(["add", fresh[j++]]);
+  }
+  return steps;
+}
+
+const shortened = (text) => (text.length <= WIDTH ? text : `${text.slice(0, WIDTH - 1)}…`);
+
+/** Cut two texts to what differs, with some of what is before it and behind it. */
+function around(one, other) {
+  if (Math.max(one.length, other.length) <= WIDTH) return [one, other];
+  let same = 0;
+  while (same < one.length && same < other.length && one[same] === other[same]) same += 1;
+  const from = Math.max(0, same - WIDTH / 4);
+  return [one, other].map((text) => `${from ? "…" : ""}${shortened(text.slice(from))}`);
+}
+
+const line = (kind, text, whole = null) => h("span", { class: kind || null, title: whole && !text.endsWith(whole) ? whole : null }, text);

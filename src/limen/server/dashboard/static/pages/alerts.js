@@ -78,7 +78,7 @@ export function pastAlerts() {
       const now = open.length ? `${plural(open.length, "alert is", "alerts are")} open, above${rest}.` : "None is open.";
       say(told, `${now} ${limits.length ? `One begins when ${limits.join(", or ")}.` : "All thresholds are off."}`);
       fill(list, ended.slice(0, MOST_ENDED).map((alert) => h("li", null, h("span", { class: "sentence" }, alert.text),
-        h("span", { class: "hint", title: `From ${dayAndTime(alert.started)} to ${dayAndTime(alert.ended)}` }, `ended ${ago(alert.ended)}`))));
+        h("span", { class: "hint", title: `From ${dayAndTime(alert.started)} to ${dayAndTime(alert.ended)}` }, `from ${timeOfDay(alert.started)} to ${timeOfDay(alert.ended)}, ended ${ago(alert.ended)}`))));
       list.hidden = !ended.length;
     },
   };

@@ -3,10 +3,10 @@
 import { get, path, post, Problem } from "../api.js";
 import { fill, freshId, h, say } from "../dom.js";
 import { ago, dayAndTime, plural, timeOfDay } from "../format.js";
+import { changesNode } from "../ruleset.js";
 
 const PAGE = 50;
 const MOST_AT_ONCE = 1000;
-const MOST_LINES = 200;
 const ACTIONS = {
   save: "saved rules",
   activate: "let rules hold",
@@ -145,21 +145,8 @@ function detailsOf(row, signal) {
   }
 }
 
-const KINDS = { added: "add", removed: "del" };
-
-/** A rule that came or went is one line in the diff; this is what it said. */
-function wholeOf({ kind, before, after }) {
-  const value = kind === "added" ? after : before;
-  if (kind === "changed" || typeof value !== "object" || value === null || Array.isArray(value)) return null;
-  return Object.entries(value).filter(([name]) => name !== "name").map(([name, each]) =>
-    h("div", null, `    ${name}: ${typeof each === "string" ? each : JSON.stringify(each)}`));
-}
-
-function diffOf({ before, after, lines, changes }) {
-  const heading = h("p", null, `Version ${after} against ${before ? `version ${before}` : "no rules"}: ${lines.length ? plural(lines.length, "change") : "nothing is different"}`);
-  const shown = lines.slice(0, MOST_LINES).map((line, n) => h("div", { class: KINDS[changes[n].kind] }, line, wholeOf(changes[n])));
-  const more = lines.length - shown.length;
-  return [heading, lines.length ? h("div", { class: "diff mono", tabindex: "0", role: "region", "aria-label": `Changes of version ${after}` }, shown) : null,
-    more > 0 ? h("p", { class: "hint" }, `And ${plural(more, "more change")}.`) : null,
+function diffOf({ before, after, changes }) {
+  const heading = h("p", null, `Version ${after} against ${before ? `version ${before}` : "no rules"}: ${changes.length ? plural(changes.length, "change") : "nothing is different"}`);
+  return [heading, changes.length ? h("div", { role: "region", "aria-label": `Changes of version ${after}` }, changesNode(changes)) : null,
     h("a", { href: "/rules/history" }, "History of the rules")];
 }

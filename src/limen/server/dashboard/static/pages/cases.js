@@ -3,7 +3,7 @@
 import { get, path, Problem, remove } from "../api.js";
 import { confirmed } from "../confirm.js";
 import { fill, freshId, h, say } from "../dom.js";
-import { dayAndTime, moment, plural } from "../format.js";
+import { dayAndTime, plural } from "../format.js";
 import { located, told } from "./facts.js";
 
 const MOST_ROWS = 100;
@@ -116,9 +116,6 @@ function concerns(match, facts) {
 
 function endOf(item) {
   if (item.state === "ended") return h("span", { class: "pill off" }, "ended");
-  const ends = item.ends ? dayAndTime(instant(item.ends)) : "never";
-  return item.state === "scheduled" ? [h("span", { class: "pill off" }, "scheduled"), ` from ${dayAndTime(instant(item.starts))}, ends ${ends}`] : ends;
+  const ends = item.ends ? dayAndTime(item.ends) : "never";
+  return item.state === "scheduled" ? [h("span", { class: "pill off" }, "scheduled"), ` from ${dayAndTime(item.starts)}, ends ${ends}`] : ends;
 }
-
-// A time without an offset is UTC in a rule set, and local in JavaScript.
-const instant = (text) => moment(/T.*(Z|[+-]\d\d:?\d\d)$/.test(text) || !text.includes("T") ? text : `${text}Z`);

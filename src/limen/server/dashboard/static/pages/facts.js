@@ -58,9 +58,9 @@ export function parsed(key) {
 async function lacking(rule, facts) {
   const found = { literal: {}, more: {}, note: null };
   if (!rule) return found;
-  let match;
+  let match, tiers;
   try {
-    match = (await get(path`/rules/${rule}`)).match;
+    ({ match, document: { tiers } } = await get(path`/rules/${rule}`));
   } catch (problem) {
     if (!(problem instanceof Problem) || problem.status !== 404) throw problem;
     return { ...found, isGone: true, note: `There is no rule ${rule} any more. This is what other rules say.` };
@@ -70,6 +70,8 @@ async function lacking(rule, facts) {
     if (typeof wanted === "string" && !/[*\\]/.test(wanted) && name !== "ip") found.literal[name] = wanted;
     else if (wanted?.present !== false) found.more[name] = typeof wanted === "string" ? wanted : JSON.stringify(wanted);
   }
+  // Which limits hold depends on it, and a key does not say it.
+  if (tiers?.by && !(tiers.by in facts) && !(tiers.by in found.literal)) found.more[tiers.by] ??= Object.keys(tiers.limits ?? {})[0] ?? "";
   return found;
 }
 

@@ -11,7 +11,7 @@ export function storeOf() {
   const box = h("div", { class: "table-box", hidden: true }, h("table", null,
     h("caption", null, "The servers of the store"),
     h("thead", null, h("tr", null, h("th", { scope: "col" }, "Server"), h("th", { scope: "col" }, "Breaker"),
-      h("th", { scope: "col", class: "number" }, "Opened"))),
+      h("th", { scope: "col", class: "number", title: "How often its breaker opened since the process that answers started" }, "Opened since start"))),
     body));
   let opened = new Map(), servers = null;
 

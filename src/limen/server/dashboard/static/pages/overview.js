@@ -1,9 +1,9 @@
 // The overview: what is decided now, how the store and the processes are, and what wants attention.
 
 import { get, path, Problem } from "../api.js";
-import { sparkline, timeSeries } from "../charts.js";
+import { completed, sparkline, timeSeries } from "../charts.js";
 import { h, say, set } from "../dom.js";
-import { count, percent, rate, seconds, timeOfDay } from "../format.js";
+import { count, percent, plural, rate, seconds, timeOfDay } from "../format.js";
 import { keyed } from "../keyed.js";
 import { openAlerts, pastAlerts, warningsOf } from "./alerts.js";
 import { fleetOf, storeOf } from "./fleet.js";
@@ -12,7 +12,6 @@ import { keyLink, ruleLink } from "./links.js";
 const WINDOW_S = 300;
 const ROUND_MS = 5000;
 const INSTANCES_MS = 2000;
-const GAP_S = 12;
 const MOST_RULES = 8;
 const BUCKETS = 60;
 
@@ -24,7 +23,7 @@ export async function show({ live }) {
   const head = headOf();
   const warnings = warningsOf();
   const tiles = tilesOf();
-  const chart = trafficOf(live, insight);
+  const chart = trafficOf(insight);
   const opened = openAlerts();
   const past = pastAlerts();
   const rules = rulesOf(live, end.signal);
@@ -40,15 +39,15 @@ export async function show({ live }) {
   function hear(now) {
     head.hear(now);
     tiles.hear(now);
-    chart.hear(now);
     rules.hear();
     store.hear(now);
   }
 
   function seeInsight(insight) {
+    chart.see(insight);
     rules.see(insight);
     denied.see(insight);
-    if (live.stats === null) tiles.hear(fromInsight(insight));
+    if (live.stats === null) tiles.hear(fromInsight(insight), "last 5 minutes");
   }
 
   function seeAlerts(alerts) {
@@ -78,10 +77,8 @@ export async function show({ live }) {
     live.on("alert", () => rounds[0]()),
     live.on("state", async (state) => {
       head.turn(state);
-      if (state !== "open") return;
       // What was missed meanwhile is known to the service.
-      const missed = await get(`/insight?window=${WINDOW_S}`, end.signal).catch(ignored);
-      if (missed) chart.seed(missed);
+      if (state === "open") await rounds[0]();
     }),
   ];
 
@@ -184,9 +181,11 @@ function tilesOf() {
   const requests = tile("", "Requests, p99", "99 of 100 answers of the service took no longer");
   const store = tile("", "Store, p99", "99 of 100 round trips to the store took no longer");
   const all = [allowed, denied, degraded, requests, store];
+  const told = h("p", { class: "hint" });
   return {
-    node: h("section", { class: "tiles", "aria-label": "Now" }, all.map((each) => each.node)),
-    hear({ a_second: now, latency }) {
+    node: h("section", { class: "stack", "aria-label": "Now" }, h("div", { class: "tiles" }, all.map((each) => each.node)), told),
+    hear({ a_second: now, latency }, range = "last 5 to 10 seconds") {
+      say(told, `Rates and times are of the ${range}.`);
       const total = now.allowed + now.denied;
       const share = (part) => (total > 0 ? `${percent(part / total)} of all` : "no requests");
       say(allowed.much, rate(now.allowed));
@@ -209,28 +208,27 @@ function within(value, { count: number, above }) {
   return value === null ? `> ${seconds(above)}` : seconds(value);
 }
 
-function trafficOf(live, insight) {
-  let seeds = [];
+/** Drawn from slices that are over: the live rates take in seconds that not all processes have told of yet. */
+function trafficOf(insight) {
   const kinds = [["Allowed", "allowed"], ["Denied", "denied"], ["Degraded", "degraded"]];
-  const dataAt = (to) => {
-    const points = merged(seeds, live.history.map((one) => ({ at: one.at, ...one.a_second })), to - WINDOW_S);
+  const title = h("h2", null);
+  const dataOf = (insight) => {
+    const points = seedsOf(insight);
+    const to = points.at(-1)?.at ?? insight.to;
+    say(title, `Requests per second, last 5 minutes to ${timeOfDay(to)}`);
     return { from: to - WINDOW_S, to, series: kinds.map(([name, kind]) => ({
       name, kind, line: kind === "degraded", points: points.map((one) => [one.at, one[kind]]) })) };
   };
-  const seed = (insight) => { seeds = seedsOf(insight.series); };
-  seed(insight);
-  const chart = timeSeries({ ...dataAt(live.stats?.at ?? insight.to), height: 190, unit: "/s", gap: GAP_S,
-    label: "Requests per second in the last five minutes" });
+  const chart = timeSeries({ ...dataOf(insight), height: 190, unit: "/s", label: "Requests per second in the last five minutes" });
   return {
-    node: h("section", { class: "card" }, h("h2", null, "Requests per second, last 5 minutes"), chart.node),
-    seed,
-    hear: (now) => chart.update(dataAt(now.at)),
+    node: h("section", { class: "card" }, title, chart.node),
+    see: (insight) => chart.update(dataOf(insight)),
   };
 }
 
 /** Rates of the slices that are over, each at its end, as the live ones are of the seconds before. */
-function seedsOf(series) {
-  return series.slice(0, -1).map((one) => ({
+function seedsOf({ series, to }) {
+  return completed(series, to).map((one) => ({
     at: one.at + one.seconds,
     allowed: one.allowed / one.seconds,
     denied: one.denied / one.seconds,
@@ -251,9 +249,9 @@ function rulesOf(live, signal) {
   const none = h("p", { class: "hint" }, "No rule decided anything in the last 5 minutes. ", h("a", { href: "/live" }, "How to make some traffic"));
   const box = h("div", { class: "table-box" }, h("table", null,
     h("caption", null, "The busiest rules of the last 5 minutes"),
-    h("thead", null, h("tr", null, h("th", { scope: "col" }, "Rule"), h("th", { scope: "col" }, "5 minutes"),
+    h("thead", null, h("tr", null, h("th", { scope: "col" }, "Rule"), h("th", { scope: "col" }, "Trend"),
       ["Decided", "Denied"].map((word) => h("th", { scope: "col", class: "number" }, word)),
-      h("th", { scope: "col", class: "number wide-only" }, "Refused"))),
+      h("th", { scope: "col", class: "number wide-only", title: "Denied, of the allowed and the denied together" }, "Refused"))),
     body));
   let busiest = [];
   const list = keyed(body, ({ rule }) => rule, ({ rule }) => rowOf(rule));
@@ -263,27 +261,33 @@ function rulesOf(live, signal) {
     const all = h("td", { class: "number" }, "–"), denied = h("td", { class: "number" }, "–"), share = h("td", { class: "number wide-only" }, "–");
     const shadow = h("span", { class: "pill shadow", hidden: true });
     const node = h("tr", null, h("th", { scope: "row" }, ruleLink(name), " ", shadow), h("td", null, spark.node), all, denied, share);
-    let seeds = [];
-    get(`${path`/insight/rules/${name}`}?window=${WINDOW_S}`, signal).then((told) => { seeds = seedsOf(told.series); show(); }).catch(ignored);
+    let seeds = [], sums = NOTHING;
+    get(`${path`/insight/rules/${name}`}?window=${WINDOW_S}`, signal).then((told) => { seeds = seedsOf(told); show(); }).catch(ignored);
 
     function show() {
       const to = live.stats?.at ?? Date.now() / 1000;
       const lived = live.history.map((one) => ({ at: one.at, ...(one.rules.find(({ rule }) => rule === name) ?? NOTHING) }));
       const points = merged(seeds, lived, to - WINDOW_S);
-      const now = lived.at(-1) ?? NOTHING;
-      say(all, rate(total(now)));
-      say(denied, rate(now.denied));
       spark.update(buckets(points, to, total), buckets(points, to, (one) => one.denied),
-        `${name}: ${rate(total(now))} decided, ${rate(now.denied)} of them denied`);
-      shadow.hidden = !(now.shadow_denied > 0);
-      if (!shadow.hidden) say(shadow, `shadow: ${rate(now.shadow_denied)}`);
+        `${name}: ${count(total(sums))} decided in the last 5 minutes, ${count(sums.denied)} of them denied`);
     }
 
-    return { node, see: ({ refused_share: value }) => { say(share, percent(value)); show(); } };
+    // All columns are of the same five minutes.
+    function see(told) {
+      sums = told;
+      say(all, count(total(told)));
+      say(denied, count(told.denied));
+      say(share, percent(told.refused_share));
+      shadow.hidden = !(told.shadow_denied > 0);
+      if (!shadow.hidden) say(shadow, `shadow: ${plural(told.shadow_denied, "time")}`);
+      show();
+    }
+
+    return { node, see };
   }
 
   return {
-    node: h("section", { class: "card" }, h("div", { class: "row apart" }, h("h2", null, "Busiest rules"), h("a", { href: "/rules" }, "All rules")), none, box),
+    node: h("section", { class: "card" }, h("div", { class: "row apart" }, h("h2", null, "Busiest rules, last 5 minutes"), h("a", { href: "/rules" }, "All rules")), none, box),
     see({ rules }) {
       busiest = rules.toSorted((a, b) => total(b) - total(a) || (a.rule < b.rule ? -1 : 1)).slice(0, MOST_RULES);
       none.hidden = busiest.length > 0;
@@ -328,7 +332,7 @@ function deniedOf() {
   });
   return {
     node: h("section", { class: "card" },
-      h("div", { class: "row apart" }, h("h2", null, "Refused most often"), h("a", { href: "/live?outcome=denied" }, "As it happens")),
+      h("div", { class: "row apart" }, h("h2", null, "Refused most often, last 5 minutes"), h("a", { href: "/live?outcome=denied" }, "As it happens")),
       none, box),
     see({ top_denied: top }) {
       none.hidden = top.length > 0;

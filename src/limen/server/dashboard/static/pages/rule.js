@@ -1,7 +1,7 @@
 // One rule: what it says, what it decides and for whom, and the few things that one does to it in a hurry.
 
 import { get, path, Problem } from "../api.js";
-import { bars, timeSeries } from "../charts.js";
+import { bars, completed, timeSeries } from "../charts.js";
 import { ask } from "../confirm.js";
 import { fill, h, say, set } from "../dom.js";
 import { count, dayAndTime, percent, plural, rate, seconds, timeOfDay } from "../format.js";
@@ -9,6 +9,7 @@ import { changeRule, crumbs, getRule, inWords, modePill, ruleAddress, whyNot, wo
 import { write } from "../yaml.js";
 
 const WINDOWS = [["60", "1 minute"], ["300", "5 minutes"], ["3600", "1 hour"]];
+const LAST = { 60: "last minute", 300: "last 5 minutes", 3600: "last hour" };
 const POLL_MS = 5000;
 const LIVE_RULES = 50;
 const REFUSALS = 12;
@@ -50,9 +51,9 @@ export async function show({ app, live, name, query }) {
     ]);
     if (of !== window || ends.signal.aborted) return;
     if (insight) {
-      parts.chart.update(insight);
-      parts.use.update(insight.utilisation);
-      parts.tops.update(insight);
+      parts.chart.update(insight, LAST[of]);
+      parts.use.update(insight.utilisation, LAST[of]);
+      parts.tops.update(insight, LAST[of]);
     }
     if (decisions) parts.refusals.update(decisions);
   }
@@ -79,7 +80,7 @@ export async function show({ app, live, name, query }) {
     h("div", { class: "split" },
       h("div", null,
         h("section", { class: "card" },
-          h("div", { class: "row apart" }, h("h2", null, "Decisions a second"), h("div", { class: "row", role: "group", "aria-label": "Time shown" }, tabs)),
+          h("div", { class: "row apart" }, parts.chart.title, h("div", { class: "row", role: "group", "aria-label": "Time shown" }, tabs)),
           parts.chart.node),
         parts.refusals.node),
       h("div", null, wordsCard(rule), parts.use.node)),
@@ -175,7 +176,9 @@ function nowTiles() {
   const denied = tile("Denied", "denied");
   const share = tile("Refused share", "");
   return {
-    node: h("div", { class: "tiles", role: "group", "aria-label": "At this moment" }, allowed.node, denied.node, share.node),
+    node: h("div", { class: "stack" },
+      h("div", { class: "tiles", role: "group", "aria-label": "At this moment" }, allowed.node, denied.node, share.node),
+      h("p", { class: "hint" }, "On average of the last 5 to 10 seconds.")),
     update(now) {
       const { allowed: passed = 0, denied: refused = 0, shadow_denied: would = 0 } = now ?? {};
       say(allowed.much, rate(passed));
@@ -190,34 +193,39 @@ function nowTiles() {
 
 function chartPart() {
   const made = timeSeries({ series: seriesOf([]), height: 200, unit: "/s", label: "Decisions of this rule a second, over time" });
+  const title = h("h2", null, "Decisions a second");
   let last = null;
   return {
     node: made.node,
+    title,
     /** The rates of the last slice that is over. */
     latest: () => last,
-    update({ series, from, to }) {
-      made.update({ series: seriesOf(series, to), from, to });
-      const slice = series.at(-2);
+    update({ series, to }, range) {
+      const over = completed(series, to);
+      const slice = over.at(-1);
+      const end = slice ? slice.at + slice.seconds : to;
+      made.update({ series: seriesOf(over), to: end });
+      say(title, `Decisions a second, ${range} to ${timeOfDay(end)}`);
       last = slice ? Object.fromEntries(KINDS.map(([field]) => [field, slice[field] / slice.seconds])) : null;
     },
   };
 }
 
-/** What never happened has no place in the legend, but for the two that one looks for. */
-function seriesOf(slices, to = 0) {
-  // The last slice is not over: what is in it came in less time.
-  const lasted = ({ at, seconds: whole }) => Math.min(whole, Math.max(1, to - at));
+/** Rates of slices, each at its end. What never happened has no place in the legend, but for the two that one looks for. */
+function seriesOf(slices) {
   return KINDS.filter(([field]) => field === "allowed" || field === "denied" || slices.some((slice) => slice[field] > 0))
-    .map(([field, word, kind]) => ({ name: word, kind, points: slices.map((slice) => [slice.at, slice[field] / lasted(slice)]) }));
+    .map(([field, word, kind]) => ({ name: word, kind, points: slices.map((slice) => [slice.at + slice.seconds, slice[field] / slice.seconds]) }));
 }
 
 function usePart() {
   const word = h("span", { class: "pill" });
   const says = h("p", { class: "hint" });
   const made = bars({ items: [], unit: (share) => percent(share), label: "Keys, by how close they came to the limit", most: 1 });
+  const title = h("h2", null, "How close keys come to the limit");
   return {
-    node: h("section", { class: "card" }, h("div", { class: "row apart" }, h("h2", null, "How close keys come to the limit"), word), says, made.node),
-    update(use) {
+    node: h("section", { class: "card" }, h("div", { class: "row apart" }, title, word), says, made.node),
+    update(use, range) {
+      say(title, `How close keys come to the limit, ${range}`);
       say(word, use.word);
       word.hidden = use.keys === 0;
       word.className = `pill ${wordPill(use.word)}`;
@@ -241,12 +249,12 @@ function topsPart(rule) {
   let last = "";
   return {
     nodes: cards.map(({ node }) => node),
-    update(insight) {
+    update(insight, range) {
       // The same again is left alone: somebody may be about to click on it.
-      const now = JSON.stringify(cards.map(({ field }) => insight[field]));
+      const now = JSON.stringify([range, cards.map(({ field }) => insight[field])]);
       if (now === last) return;
       last = now;
-      for (const card of cards) card.update(insight[card.field].slice(0, MOST_KEYS));
+      for (const card of cards) card.update(insight[card.field].slice(0, MOST_KEYS), range);
     },
   };
 }
@@ -255,10 +263,12 @@ function topCard(rule, title, field, kind, nobody) {
   const isShare = field === "nearest";
   const none = h("p", { class: "hint" }, nobody);
   const made = bars({ items: [], unit: isShare ? (value) => `${value} %` : count, label: title, most: isShare ? 100 : null });
+  const heading = h("h2", null, title);
   return {
     field,
-    node: h("section", { class: "card" }, h("h2", null, title), none, made.node),
-    update(items) {
+    node: h("section", { class: "card" }, heading, none, made.node),
+    update(items, range) {
+      say(heading, `${title}, ${range}`);
       none.hidden = items.length > 0;
       made.node.hidden = items.length === 0;
       made.update(items.map((each) => ({
@@ -315,7 +325,7 @@ function overridesCard(rule) {
     const key = Object.entries(each.key).map(([name, value]) => `${name}=${value}`).join(", ");
     const address = `/keys?${new URLSearchParams([...Object.entries(each.key).map(([name, value]) => [name, String(value)]), ["rule", rule.name]])}`;
     return h("tr", null, h("th", { scope: "row" }, h("a", { href: address }, key)), h("td", { class: "mono" }, [each.limits].flat().join(", ")),
-      h("td", null, each.starts ? String(each.starts) : "–"), h("td", null, each.ends ? String(each.ends) : "never"), h("td", null, each.description ?? ""));
+      h("td", null, each.starts ? dayAndTime(String(each.starts)) : "–"), h("td", null, each.ends ? dayAndTime(String(each.ends)) : "never"), h("td", null, each.description ?? ""));
   });
   return h("section", { class: "card" }, h("h2", null, plural(overrides.length, "override")),
     h("div", { class: "table-box", tabindex: "0", role: "region", "aria-label": "Overrides" },

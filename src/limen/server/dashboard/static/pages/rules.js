@@ -47,6 +47,7 @@ export async function show({ app, live, query }) {
     held.latest > held.version ? draftNote(held) : null,
     changed, panel,
     rows.length ? h("div", { class: "toolbar" }, wide(h("div", { class: "field" }, h("label", { for: searchId }, "Search"), search))) : null,
+    rows.length ? h("p", { class: "hint" }, "Allowed and Denied are averages of the last 5 to 10 seconds, or of the last minute for rules beyond the 50 busiest. Use is of the last minute; the trend, too, or since this dashboard was opened.") : null,
     list.node, nothing);
 
   /** Sort and filter again; what is sorted by numbers is sorted when new ones come, not each second. */
@@ -180,7 +181,7 @@ function columns() {
     { name: "key", title: "Key", width: "10%", make: () => clipCell("key") },
     { name: "allowed", title: "Allowed", width: "8%", class: "number", sort: true, text: (each) => (each.live ? rate(rounded(each.live.allowed)) : "–") },
     { name: "denied", title: "Denied", width: "8%", class: "number", sort: true, make: deniedCell },
-    { name: "trend", title: "Last minute", width: "112px", make: trendCell },
+    { name: "trend", title: "Trend", width: "112px", make: trendCell },
     { name: "used", title: "Use", width: "12%", sort: true, make: () => pillCell(useOf) },
   ];
 }

@@ -1,12 +1,13 @@
 // Where a request stands under each rule that applies to it, and what editors can do about it.
 
-import { path, post } from "../api.js";
+import { get, path, post, Problem } from "../api.js";
 import { ask } from "../confirm.js";
 import { fill, h, say } from "../dom.js";
-import { count, plural, seconds } from "../format.js";
+import { count, moment, plural, seconds } from "../format.js";
 import { parsed, told } from "./facts.js";
 
 const MOST_ROWS = 100;
+const MOST_TIERED = 20;
 
 export function standingOf(page) {
   const { app, asked, facts } = page;
@@ -34,18 +35,24 @@ export function standingOf(page) {
     app.may("editor") ? h("div", { class: "row" }, reset, block) : null);
   const own = { node, parts: [], look };
   let rows = new Map();
+  const tiers = tiersOf(page);
 
   async function look() {
     const said = await post("/keys/inspect", { attributes: facts }, page.ends.signal);
     own.parts = said.parts;
-    fill(verdict, ...verdictOf(said));
-    const names = said.parts.map(nameOf);
+    const unknown = await tiers.unknown(said.parts);
+    fill(verdict, ...verdictOf(said, [...new Set([...unknown.values()].map(({ by }) => by))]));
+    // One row for a rule whose limits are not known, with all that they may be.
+    const shown = said.parts.filter((part, n) => !unknown.has(part.rule) || part.rule !== said.parts[n - 1]?.rule);
+    const names = shown.map(nameOf);
     // Only when other rules apply is the table made anew: a button under somebody's finger must stay.
     if (names.join("\n") !== [...rows.keys()].join("\n")) {
-      rows = new Map(said.parts.map((part, n) => [nameOf(part), rowOf(page, part, part.rule !== said.parts[n - 1]?.rule)]));
+      const without = (rule) => said.parts.filter((part) => part.rule === rule).map((part) => part.limit ?? "unlimited");
+      const tiersOfRule = (rule) => unknown.has(rule) ? { ...unknown.get(rule), without: without(rule) } : null;
+      rows = new Map(shown.map((part, n) => [nameOf(part), rowOf(page, part, part.rule !== shown[n - 1]?.rule, tiersOfRule(part.rule))]));
       fill(body, [...rows.values()].map((row) => row.node));
     }
-    for (const part of said.parts) rows.get(nameOf(part)).update(part);
+    for (const part of shown) rows.get(nameOf(part)).update(part);
     table.hidden = !said.parts.length;
     reset.hidden = !said.parts.some((part) => part.limit);
     const isMissed = asked.rule && !asked.isGone && !said.parts.some((part) => part.rule === asked.rule);
@@ -66,10 +73,49 @@ export function standingOf(page) {
 
 const nameOf = (part) => [part.name, part.limit, part.key, part.mode, part.tier, part.variant].join(" ");
 
-function verdictOf(said) {
+/** The rules that limit by an attribute which this request does not have, such as a plan: which of their limits holds is
+not known, and the one for requests without it would mislead. */
+function tiersOf({ facts, ends: page }) {
+  const known = new Map();
+  // A key with limits of its own has them whatever its tier is.
+  const holds = ({ starts, ends }) => !(starts && moment(starts) > Date.now()) && !(ends && moment(ends) <= Date.now());
+  const isOwn = (override) => holds(override) && Object.entries(override.key ?? {}).every(([name, value]) => String(value) === facts[name]);
+
+  async function read(rule) {
+    try {
+      const { tiers = null, overrides = [] } = (await get(path`/rules/${rule}`, page.signal)).document ?? {};
+      return overrides.some(isOwn) ? null : tiers;
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      return null;
+    }
+  }
+
+  return {
+    async unknown(parts) {
+      const names = [...new Set(parts.filter((part) => !part.reason && !part.tier).map((part) => part.rule))];
+      for (const name of names.filter((each) => !known.has(each)).slice(0, MOST_TIERED)) known.set(name, await read(name));
+      return new Map(names.map((name) => [name, known.get(name)]).filter(([, tiers]) => tiers && !(tiers.by in facts)));
+    },
+  };
+}
+
+/** The limits of each tier, as a list. */
+function tierList({ limits = {}, default: other, without }) {
+  const line = (tier, given) => h("li", null, `${tier}: ${[given].flat().join(", ")}`);
+  return h("ul", { class: "tiers" }, Object.entries(limits).map(([tier, given]) => line(tier, given)),
+    other === undefined ? null : line("any other", other), line("without it", without));
+}
+
+function verdictOf(said, missing) {
   const pill = h("span", { class: `pill ${said.allowed ? "allowed" : "denied"}` }, said.allowed ? "allowed" : "denied");
   const degraded = said.degraded ? h("span", { class: "pill degraded", title: "The store did not answer." }, `decided by ${said.source}`) : null;
-  return [pill, h("span", null, sentenceOf(said)), degraded];
+  const unsure = missing.length
+    ? h("span", { class: "note" }, `The ${missing.join(" and the ")} of this key is not known, and limits depend on it. This is the answer to a request `
+      + `without ${missing.join(" and ")}. Add the attribute ${missing.join(" and ")} above to see where the key stands.`)
+    : null;
+  const sentence = missing.length ? sentenceOf(said).replace("A request", `A request without ${missing.join(" and ")}`) : sentenceOf(said);
+  return [pill, h("span", null, sentence), degraded, unsure];
 }
 
 function sentenceOf({ allowed, rule, remaining, retry_after: wait, parts }) {
@@ -91,19 +137,19 @@ function capacityOf(limit) {
   return found ? Number(found[1].replace(/[_,]/g, "")) : null;
 }
 
-function rowOf(page, part, isFirst) {
+function rowOf(page, part, isFirst, unknown) {
   const { app } = page;
-  const capacity = capacityOf(part.limit);
+  const capacity = unknown ? null : capacityOf(part.limit);
   const left = h("span", { class: "left" });
   const bar = capacity ? h("meter", { min: 0, max: capacity, low: capacity / 4, high: capacity / 2, optimum: capacity, "aria-hidden": "true" }) : null;
   const resets = h("span");
   const mode = h("span", { class: "pill" });
-  const about = [part.tier && `tier ${part.tier}`, part.variant && `variant ${part.variant}`].filter(Boolean).join(", ");
+  const about = [unknown && `${unknown.by} unknown`, part.tier && `tier ${part.tier}`, part.variant && `variant ${part.variant}`].filter(Boolean).join(", ");
   const reset = h("button", { class: "quiet", onclick: () => resetKey(page, reset, part.rule) }, "Reset");
   const over = h("button", { class: "quiet", onclick: () => overrideKey(page, part) }, "Override");
   const node = h("tr", { class: part.rule === page.asked.rule ? "meant" : null },
     h("th", { scope: "row" }, h("a", { href: path`/rules/${part.rule ?? ""}` }, part.rule), about ? h("div", { class: "hint" }, about) : null),
-    h("td", { class: "mono unbroken" }, part.limit ?? (part.reason ? "refuses" : "unlimited")),
+    h("td", { class: "mono unbroken" }, unknown ? tierList(unknown) : part.limit ?? (part.reason ? "refuses" : "unlimited")),
     h("td", { class: "number" }, left, bar),
     h("td", null, resets),
     h("td", { class: "mono" }, part.key ?? "–"),
@@ -112,9 +158,9 @@ function rowOf(page, part, isFirst) {
   return {
     node,
     update(now) {
-      say(left, now.remaining === null ? "–" : capacity ? `${count(now.remaining)} of ${count(capacity)}` : count(now.remaining));
+      say(left, unknown || now.remaining === null ? "–" : capacity ? `${count(now.remaining)} of ${count(capacity)}` : count(now.remaining));
       if (bar) bar.value = now.remaining ?? 0;
-      say(resets, now.limit === null ? "–" : now.reset_after > 0 ? `in ${seconds(now.reset_after)}` : "now");
+      say(resets, unknown || now.limit === null ? "–" : now.reset_after > 0 ? `in ${seconds(now.reset_after)}` : "now");
       const [kind, word] = now.reason ? ["denied", now.reason] : now.mode === "shadow" ? ["shadow", now.allowed ? "shadow" : "shadow: would refuse"]
         : now.allowed ? ["allowed", now.mode] : ["denied", `${now.mode}: refuses`];
       mode.className = `pill ${kind}`;
