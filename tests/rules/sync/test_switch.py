@@ -360,7 +360,9 @@ def test_all_processes_of_a_host_follow_each_of_three_ways_with_redis_and_databa
     fleet: Fleet,
     tmp_path: Path,
 ) -> None:
-    LastGood(tmp_path).write(save(database, rule_set(1, 4, mode="enforce")))
+    LastGood(tmp_path, SqlStore(database).source).write(
+        save(database, rule_set(1, 4, mode="enforce"))
+    )
     post.kill()
     valkey.kill()
     # `closed`: whoever is enforced is refused while the store is away.

@@ -25,7 +25,7 @@ from limen import fork
 from limen.connect import Target, target_of
 from limen.errors import ConfigurationError, LimenError, StoreError, shown
 from limen.rules.ruleset import RuleSet
-from limen.rules.stores import RuleStore
+from limen.rules.stores import RuleStore, source_of
 from limen.rules.stores.file import FileStore
 from limen.rules.sync.cache import ALIVE_S, Found, Instance, RuleCache
 from limen.rules.sync.last_good import LastGood
@@ -104,7 +104,8 @@ class Follower:
         # A file is each host's own: what one host says in it is not for the others.
         self._shares = not isinstance(store, FileStore)
         self._notes = Notes()
-        last_good = None if folder is None else LastGood(folder)
+        source = f"redis:{namespace}" if store is None else source_of(store)
+        last_good = None if folder is None else LastGood(folder, source)
         self._seeker = Seeker(store, last_good, use, self._notes)
         self._switch_file = None if folder is None else SwitchFile(folder)
         self._switch = self._switch_seen = Switch()
