@@ -191,6 +191,28 @@ def test_service_does_not_start_with_the_last_good_rules_of_another_source(tmp_p
         assert json.loads(served.ask("/readyz").body)["rules_source"] == "last-good"
 
 
+@pytest.mark.parametrize(
+    ("settings", "kept", "share"),
+    [
+        ({}, "", 100),
+        ({"workers": 2}, "", 50),
+        ({"store.min_instances": 4}, "", 25),
+        ({"store.min_instances": 4, "workers": 2}, "2\n", 25),
+        ({"store.min_instances": 4}, "10\n", 10),
+    ],
+)
+def test_share_without_the_store_goes_by_the_known_number_of_processes_and_the_minimum(
+    tmp_path: Path, settings: dict[str, Any], kept: str, share: int
+) -> None:
+    if kept:
+        (tmp_path / "data-0").mkdir()
+        (tmp_path / "data-0" / "instances").write_text(kept)
+    away = {"store.url": f"redis://{HOST}:{free_port()}", **settings}
+    with asking(tmp_path, "rules: []", away) as [service]:
+        verdict = service.check(key="user:42", limits="100/hour")
+    assert (verdict.degraded, verdict.remaining) == (True, share - 1)
+
+
 def test_there_are_never_more_connections_than_files_may_be_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

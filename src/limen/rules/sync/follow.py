@@ -28,6 +28,7 @@ from limen.rules.ruleset import RuleSet
 from limen.rules.stores import RuleStore, source_of
 from limen.rules.stores.file import FileStore
 from limen.rules.sync.cache import ALIVE_S, Found, Instance, RuleCache
+from limen.rules.sync.instance_file import InstanceFile
 from limen.rules.sync.last_good import LastGood
 from limen.rules.sync.notes import Notes
 from limen.rules.sync.seek import Seeker, Source
@@ -61,6 +62,7 @@ class Status(Struct, frozen=True):
 
     `cache`: Redis does not answer. `sharing`: it takes no writes. `rules`: what is there is not
     believed. `news`: announcements are not heard. `store`, `last-good`, `switch`: as they say.
+    `instance-file`: the file with the last known number of processes cannot be read or written.
     `instances`, `callback`: a function of the program's own raised, the one for that or `use`.
     """
 
@@ -75,7 +77,8 @@ class Follower:
 
     With `redis` the rules of a database are shared by way of it: one process asks the database, the
     others follow within a second. With `folder` the last good rules outlive both, and the kill
-    switch works. `on_instances` is told how many processes there are.
+    switch works. `on_instances` is told how many processes there are; at a start without Redis, how
+    many there were according to a file in `folder`.
     """
 
     def __init__(
@@ -112,7 +115,12 @@ class Follower:
         self._interval = interval
         self._ping_interval = ping_interval
         self._on_instances = on_instances
+        self._instance_file: InstanceFile | None = None
+        if folder is not None and redis is not None:
+            self._instance_file = InstanceFile(folder)
         self._instances = 1
+        self._has_counted = False
+        """Whether Redis has said how many there are."""
         self._counts: list[tuple[float, int]] = []
         """How many were counted of late, and when."""
         self._told = ""
@@ -200,6 +208,10 @@ class Follower:
             # Before the rules, as in `_look`.
             self._look_at_switch(self._switch_file)
             loops.append(self._every(_SWITCH_S, self._watch_switch))
+        if self._instance_file is not None:
+            # Before the rules: the first decision may have to be made without the store.
+            self._recall_instances(self._instance_file)
+            loops.append(self._every(_BEAT_S, partial(self._keep_instances, self._instance_file)))
         if cache is not None:
             beat = partial(self._beat, cache)
             loops += [self._listen(cache, news), self._every(_BEAT_S, beat)]
@@ -370,6 +382,30 @@ class Follower:
         self._counts = [each for each in self._counts if each[0] > now - ALIVE_S]
         self._counts.append((now, counted))
         self._instances = max(count for _, count in self._counts)
+        self._has_counted = True
+        self._tell_instances()
+
+    def _recall_instances(self, file: InstanceFile) -> None:
+        """Assume as many processes as there were last, until Redis says how many there are."""
+        try:
+            self._instances = max(self._instances, file.read())
+        except LimenError as error:
+            self._notes.complain("instance-file", str(error))
+            return
+        self._counts = [(time.monotonic(), self._instances)]
+        self._tell_instances()
+
+    async def _keep_instances(self, file: InstanceFile) -> None:
+        if not self._has_counted:
+            return
+        try:
+            await asyncio.to_thread(file.keep, self._instances)
+        except LimenError as error:
+            self._notes.complain("instance-file", str(error))
+        else:
+            self._notes.settle("instance-file")
+
+    def _tell_instances(self) -> None:
         if self._on_instances is not None:
             try:
                 self._on_instances(self._instances)
