@@ -134,6 +134,9 @@ class Service:
             folder=self.place.folder,
             on_instances=self._share_with,
         )
+        assert self.follower.switch_file is not None
+        self.switch: SwitchFile = self.follower.switch_file
+        """The kill switch of this host."""
         self.pools: Pools = Pools()
         """The threads of the admin API."""
         self._is_store_away = False
@@ -143,7 +146,7 @@ class Service:
 
     async def start(self) -> None:
         """Begin to follow rules and tokens. Waits a few seconds at most, and never fails."""
-        SwitchFile(self.place.folder).toggle_on()
+        self.switch.toggle_on()
         self.access.recall()
         self.follower.start()
         try:

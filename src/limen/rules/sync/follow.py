@@ -110,7 +110,9 @@ class Follower:
         source = f"redis:{namespace}" if store is None else source_of(store)
         last_good = None if folder is None else LastGood(folder, source)
         self._seeker = Seeker(store, last_good, use, self._notes)
-        self._switch_file = None if folder is None else SwitchFile(folder)
+        self.switch_file: SwitchFile | None = None if folder is None else SwitchFile(folder)
+        """The kill switch of this host; None without `folder`. To turn it here takes effect in
+        this process also when the file cannot be written."""
         self._switch = self._switch_seen = Switch()
         self._interval = interval
         self._ping_interval = ping_interval
@@ -137,6 +139,8 @@ class Follower:
         self._is_listening = False
         self._asking: asyncio.Task[None] | None = None
         self._seeker.forget_tasks()
+        if self.switch_file is not None:
+            self.switch_file.after_fork()
         self._ready = threading.Event()
         if is_ready:
             self._ready.set()
@@ -204,10 +208,11 @@ class Follower:
         if self._target is not None:
             cache = RuleCache(self._target, self._namespace)
         loops = [self._every(self._interval, lambda: self._look(cache), news)]
-        if self._switch_file is not None:
+        if self.switch_file is not None:
             # Before the rules, as in `_look`.
-            self._look_at_switch(self._switch_file)
+            self._look_at_switch(self.switch_file)
             loops.append(self._every(_SWITCH_S, self._watch_switch))
+            loops.append(self._every(_SWITCH_S, partial(self._save_switch, self.switch_file)))
         if self._instance_file is not None:
             # Before the rules: the first decision may have to be made without the store.
             self._recall_instances(self._instance_file)
@@ -287,8 +292,8 @@ class Follower:
             await self._beat(cache)
 
     async def _watch_switch(self) -> None:
-        if self._switch_file is not None:
-            self._look_at_switch(self._switch_file)
+        if self.switch_file is not None:
+            self._look_at_switch(self.switch_file)
 
     def _look_at_switch(self, file: SwitchFile) -> None:
         try:
@@ -296,21 +301,30 @@ class Follower:
         except LimenError as error:
             self._notes.complain("switch", str(error))
             return
-        # Only what has changed: a word from elsewhere that could not be written down holds too.
         if switch is not self._switch_seen:
             if not self._turn(switch):
                 return
             self._switch_seen = switch
-        if self._switch.at <= switch.at:
+        if file.is_saved:
             self._notes.settle("switch")
+
+    async def _save_switch(self, file: SwitchFile) -> None:
+        """Write the switch if it could not be written when it was turned."""
+        if file.is_saved:
+            return
+        try:
+            # In a thread: a disk that hangs holds up nothing else.
+            await asyncio.to_thread(file.write_again)
+        except LimenError as error:
+            self._notes.complain("switch", str(error))
 
     def _take_switch(self, switch: Switch) -> None:
         """Take over a switch that was turned for all hosts, if it is newer than our own."""
         if switch.at <= self._switch.at:
             return
-        if self._turn(switch) and self._switch_file is not None:
+        if self._turn(switch) and self.switch_file is not None:
             try:
-                self._switch_file.take(switch)
+                self.switch_file.take(switch)
             except LimenError as error:
                 # It holds here all the same; only a restart without Redis would forget it.
                 self._notes.complain("switch", str(error))
