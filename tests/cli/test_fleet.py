@@ -16,6 +16,7 @@ from limen.rules.stores.sql import SqlStore
 from limen.rules.sync import Follower
 from tests import servers
 from tests.cli.acts import DATABASE, SECRET, Run, edit
+from tests.server.raw import until
 
 NOW = r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}"
 
@@ -121,6 +122,20 @@ def test_the_kill_switch_reaches_every_host(limen: Run, redis: str) -> None:
     assert ran.exit_code == 0
     assert ran.out.endswith("every host that Redis reaches follows\n")
     assert Path("data/kill-switch").exists()
+
+
+def test_kill_switch_that_is_not_saved_reaches_every_host_by_redis(
+    limen: Run, follower: list[RuleSet], redis: str
+) -> None:
+    Path("data").write_text("in the way of the folder")
+    ran = limen("kill-switch", "on", "--store", redis, "--folder", "data")
+    assert ran.exit_code == 1
+    assert ran.err.startswith("limen: the kill switch is not saved on this host: data/kill-switch")
+    assert ran.out == "every host that Redis reaches follows\n"
+    until(lambda: len(follower) == 2)  # the same rules, in shadow
+    alone = limen("kill-switch", "on", "--folder", "data")
+    assert (alone.exit_code, alone.out) == (1, "")
+    assert "data/kill-switch cannot be written" in alone.err
 
 
 def test_the_kill_switch_works_on_this_host_when_redis_is_gone(limen: Run) -> None:

@@ -13,6 +13,7 @@ from tests.dashboard import scene
 from tests.dashboard.browsing import ADMIN, Served, Visit, served
 from tests.dashboard.everybody import is_for_everybody
 from tests.dashboard.traffic import traffic
+from tests.server.full_disk import mounted
 
 SLOW_MS = 20_000
 SOME = re.compile(r"^(?!0/s)[0-9.]+/s$")
@@ -154,3 +155,18 @@ def test_everybody_is_shown_what_they_may_do(visit: Visit, service: Served, role
         heading(page, "Edit login-per-address")
     else:
         expect(page.get_by_role("alert")).to_contain_text("editor")
+
+
+def test_kill_switch_that_is_not_saved_says_so(visit: Visit, tmp_path: Path) -> None:
+    visit.forgive("Failed to load|503")  # SQLite is on the full disk, too
+    with mounted(tmp_path / "disk") as disk, served(disk.path) as service:
+        page = visit.open(service)
+        heading(page, "Overview")
+        expect(page.locator("header")).to_contain_text("Kill switch: off")
+        disk.fill()
+        page.get_by_role("button", name="Kill switch").click()
+        page.get_by_role("button", name="Turn on for all rules").click()
+        said = "The switch is not saved on this host: .limen/kill-switch cannot be written: No spac"
+        expect(page.get_by_text(said)).to_be_visible(timeout=SLOW_MS)
+        expect(page.get_by_role("button", name="Kill switch: ON")).to_be_visible(timeout=SLOW_MS)
+        visit.leave()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,8 @@ import pytest
 
 from limen.server import protocol
 from tests.server.asking import Asker, asking
+from tests.server.product import product
+from tests.server.raw import until
 from tests.servers import HOST, binaries, free_port, process
 
 TEN = {"rules": [{"name": f"r{n}", "key": ["user"], "limits": "1000/hour"} for n in range(10)]}
@@ -156,20 +159,58 @@ def test_rules_in_a_file_that_nobody_could_go_by_stop_the_start(
 ) -> None:
     if text is not None:
         (tmp_path / "rules.yaml").write_text(text)
-    command = [sys.executable, "-m", "limen", "serve", "--bind", f"{HOST}:{free_port()}"]
-    command += ["--grpc-bind", ""]
-    ran = subprocess.run(
-        [*command, "--rules", "rules.yaml"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    ran = serve_with_rules(tmp_path, "rules.yaml")
     assert ran.returncode == 2
     assert said in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
     assert not ran.stdout
+
+
+def serve_with_rules(folder: Path, rules: str) -> subprocess.CompletedProcess[str]:
+    """Run `limen serve` in a folder, with rules with which it does not start."""
+    command = [sys.executable, "-m", "limen", "serve", "--bind", f"{HOST}:{free_port()}"]
+    command += ["--grpc-bind", "", "--rules", rules]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def test_service_does_not_start_with_the_last_good_rules_of_another_source(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text("rules: [{name: all, limits: 5/minute}]")
+    with product(tmp_path, "--rules", "rules.yaml") as served:
+        until(lambda: (tmp_path / ".limen" / "rules.last-good.json").exists())
+        served.signal(signal.SIGTERM)
+        assert served.code() == 0
+    (tmp_path / "rules.yaml").unlink()
+    ran = serve_with_rules(tmp_path, "nofile.yaml")
+    assert ran.returncode == 2
+    assert "cannot read the rules in nofile.yaml" in ran.stderr
+    assert ran.stdout == ""
+    # The source of these rules itself may be away.
+    with product(tmp_path, "--rules", "rules.yaml") as served:
+        assert json.loads(served.ask("/readyz").body)["rules_source"] == "last-good"
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept", "share"),
+    [
+        ({}, "", 100),
+        ({"workers": 2}, "", 50),
+        ({"store.min_instances": 4}, "", 25),
+        ({"store.min_instances": 4, "workers": 2}, "2\n", 25),
+        ({"store.min_instances": 4}, "10\n", 10),
+    ],
+)
+def test_share_without_the_store_goes_by_the_known_number_of_processes_and_the_minimum(
+    tmp_path: Path, settings: dict[str, Any], kept: str, share: int
+) -> None:
+    if kept:
+        (tmp_path / "data-0").mkdir()
+        (tmp_path / "data-0" / "instances").write_text(kept)
+    away = {"store.url": f"redis://{HOST}:{free_port()}", **settings}
+    with asking(tmp_path, "rules: []", away) as [service]:
+        verdict = service.check(key="user:42", limits="100/hour")
+    assert (verdict.degraded, verdict.remaining) == (True, share - 1)
 
 
 def test_there_are_never_more_connections_than_files_may_be_open(

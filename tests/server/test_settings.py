@@ -253,8 +253,8 @@ def test_tls_takes_two_files() -> None:
         ),
         (
             'store = "redis://localhost"',
-            "limen.toml: store: expected a table with store.url, store.deadline, store.on_error; "
-            "got a value",
+            "limen.toml: store: expected a table with store.url, store.deadline, store.on_error, "
+            "store.min_instances; got a value",
         ),
         ("[bind]\nport = 1", f"limen.toml: bind: {BINDS}, got {{'port': 1}}"),
         ('workers = "2"', "limen.toml: workers: expected a whole number from 1 to 64, got '2'"),

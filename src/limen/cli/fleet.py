@@ -15,7 +15,7 @@ from msgspec import structs
 
 from limen.cli import draw
 from limen.connect import is_shared, target_of
-from limen.errors import ConfigurationError, LimenError
+from limen.errors import ConfigurationError, LimenError, StoreError
 from limen.rules.stores import Snapshot
 from limen.rules.sync import Instance, RuleCache, Switch, SwitchFile
 from limen.rules.sync.switch import turned_off, turned_on
@@ -85,18 +85,25 @@ def show_switch(folder: Path) -> None:
 
 def turn(folder: Path, store: str | None, namespace: str, switch: Switch) -> int:
     """Turn the kill switch of this host, and of every host that Redis reaches."""
-    SwitchFile(folder).write(switch)
-    draw.line(f"on this host ({folder}), the kill switch is {switch}", "green")
+    code = 0
+    try:
+        SwitchFile(folder).write(switch)
+        draw.line(f"on this host ({folder}), the kill switch is {switch}", "green")
+    except StoreError as error:
+        if store is None:
+            raise
+        draw.complain(f"limen: the kill switch is not saved on this host: {error}")
+        code = 1
     if store is None:
         draw.line("on this host only; add --store to reach every host")
-        return 0
+        return code
     try:
         _use(store, namespace, lambda cache: cache.turn_switch(switch))
     except LimenError as error:
         draw.complain(f"limen: other hosts were not reached: {error}")
         return 1
     draw.line("every host that Redis reaches follows")
-    return 0
+    return code
 
 
 def on(rules: Sequence[str]) -> Switch:

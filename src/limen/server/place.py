@@ -19,9 +19,10 @@ from msgspec import Struct
 from limen.connect import is_shared
 from limen.errors import ConfigurationError, InvalidRules, StoreError
 from limen.rules.document import load, parse_text
+from limen.rules.stores.file import FileStore
 from limen.rules.stores.sql import SqlStore
 from limen.rules.stores.tokens import Role, new_secret
-from limen.rules.sync.last_good import NAME as LAST_GOOD
+from limen.rules.sync.last_good import LastGood
 from limen.server.settings import Settings
 
 _ADMIN_TOKEN, _SECRET, _DATABASE = "admin-token", "secret", "rules.db"
@@ -81,7 +82,7 @@ class Place:
             is_first = await self._open(books)
             await self._refuse_strangers(books)
         except StoreError as error:
-            if not self._can_do_without():
+            if not self._can_do_without(books):
                 raise
             _logger.warning("starting without the database: %s", error)
             is_first = False
@@ -94,7 +95,7 @@ class Place:
 
     def _look_at_file(self) -> None:
         """Raise for a file of rules that nobody could go by; a good one of before will do."""
-        if self.rules_file is None or (self.folder / LAST_GOOD).exists():
+        if self.rules_file is None or self._last_good(FileStore(self.rules_file)).is_usable:
             return
         try:
             load(self.rules_file)
@@ -127,8 +128,12 @@ class Place:
             "`limen token create --role admin --name you`, or set LIMEN_AUTH__ADMIN_TOKEN_FILE"
         )
 
-    def _can_do_without(self) -> bool:
-        return (self.folder / LAST_GOOD).exists() or is_shared(self._settings.store.url.reveal())
+    def _can_do_without(self, books: SqlStore) -> bool:
+        store = books if self.rules_file is None else FileStore(self.rules_file)
+        return self._last_good(store).is_usable or is_shared(self._settings.store.url.reveal())
+
+    def _last_good(self, store: FileStore | SqlStore) -> LastGood:
+        return LastGood(self.folder, store.source)
 
 
 def _make_folder(folder: Path) -> None:
@@ -140,6 +145,8 @@ def _make_folder(folder: Path) -> None:
 
 def _keep(path: Path, secret: str) -> None:
     """Write a secret, unless one is there: of several who start at once, one does."""
+    if path.exists():
+        return  # also when the disk is full
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

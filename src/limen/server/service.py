@@ -64,7 +64,8 @@ class Health(Struct, frozen=True):
     `source`: the database or file of the rules. `tokens`: the database of tokens. `writes`: the
     last change was not written to the database, and it still takes none. `cache`, `news`,
     `sharing`: how rules travel by Redis. `rules`: what is there is not believed. `last-good`,
-    `switch`: files of the data folder. `instances`, `callback`: within the process.
+    `switch`, `instance-file`: files of the data folder. `instances`, `callback`: within the
+    process.
     """
 
 
@@ -76,11 +77,13 @@ class Service:
         self.settings: Settings = settings
         self.place: Place = Place(settings)
         self.id: str = f"{os.getpid():x}{secrets.token_hex(3)}"
+        self._min_instances = max(settings.store.min_instances, settings.workers)
         self.limiter: AsyncLimiter = AsyncLimiter(
             settings.store.url.reveal(),
             namespace=settings.namespace,
             on_error=settings.store.on_error,
             deadline=settings.store.deadline,
+            instances=self._min_instances,
         )
         self.engine: AsyncEngine = AsyncEngine(RuleSet(()), self.limiter)
         self.books: SqlStore = SqlStore(self.place.books)
@@ -129,8 +132,11 @@ class Service:
             redis=self.redis,
             namespace=settings.namespace,
             folder=self.place.folder,
-            on_instances=self.limiter.share_with,
+            on_instances=self._share_with,
         )
+        assert self.follower.switch_file is not None
+        self.switch: SwitchFile = self.follower.switch_file
+        """The kill switch of this host."""
         self.pools: Pools = Pools()
         """The threads of the admin API."""
         self._is_store_away = False
@@ -140,7 +146,7 @@ class Service:
 
     async def start(self) -> None:
         """Begin to follow rules and tokens. Waits a few seconds at most, and never fails."""
-        SwitchFile(self.place.folder).toggle_on()
+        self.switch.toggle_on()
         self.access.recall()
         self.follower.start()
         try:
@@ -197,6 +203,9 @@ class Service:
             "away" if is_away else "ok",
             tuple(sorted(trouble)),
         )
+
+    def _share_with(self, instances: int) -> None:
+        self.limiter.share_with(max(instances, self._min_instances))
 
     def _use(self, rules: RuleSet) -> None:
         self.engine.use(rules)

@@ -57,6 +57,11 @@ def started(follow: Follow, *arguments: Any, **options: Any) -> tuple[Follower, 
 # the start
 
 
+def last_good(folder: Path, database: str) -> LastGood:
+    """Return the last good file of the follower that `follow` starts."""
+    return LastGood(folder / "host", SqlStore(database).source)
+
+
 def test_without_the_database_a_process_starts_from_the_cache(
     post: Postgres, database: str, redis_url: str, follow: Follow
 ) -> None:
@@ -80,7 +85,7 @@ def test_without_database_and_cache_a_process_starts_from_the_last_good_file(
     tmp_path: Path,
     cache: str,
 ) -> None:
-    LastGood(tmp_path / "host").write(save(database, rule_set(1, 5)))
+    last_good(tmp_path, database).write(save(database, rule_set(1, 5)))
     kept_at = time.time()
     post.kill()
     if cache == "away":
@@ -122,7 +127,7 @@ def test_a_database_that_hangs_does_not_hold_up_the_start(
     tmp_path: Path,
     how: str,
 ) -> None:
-    LastGood(tmp_path / "host").write(save(database, rule_set(1, 5)))
+    last_good(tmp_path, far[1]).write(save(database, rule_set(1, 5)))
     if how == "stalled":
         far[0].stall()
     else:
@@ -140,7 +145,7 @@ def test_a_database_that_stops_answering_in_the_middle_does_not_hold_up_the_star
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(seek, "_STORE_S", 0.8)
-    LastGood(tmp_path / "host").write(save(database, rule_set(1, 5)))
+    last_good(tmp_path, far[1]).write(save(database, rule_set(1, 5)))
     # A query takes many round trips: login, settings, the transaction. So it is called off there.
     far[0].delay = 0.1
     _, status = started(follow, far[1])
@@ -160,10 +165,23 @@ def test_without_anything_a_process_says_so_and_goes_on_trying(
     assert follower.wait(10).source == "store"
 
 
+def test_database_without_rules_does_not_get_the_last_good_rules_of_another_database(
+    database: str, lite: str, follow: Follow, tmp_path: Path
+) -> None:
+    last_good(tmp_path, lite).write(save(lite, rule_set(1, 5)))
+    follower = follow(database, None)
+    with pytest.raises(StoreError, match="there are none yet"):
+        follower.wait(0.7)
+    assert follower.status.trouble == {}
+    save(database, rule_set(1, 6))
+    assert follower.wait(10).source == "store"
+    wait_until(lambda: last_good(tmp_path, database).is_usable)
+
+
 def test_a_last_good_file_that_is_broken_is_told_and_not_believed(
     post: Postgres, database: str, follow: Follow, tmp_path: Path
 ) -> None:
-    good = LastGood(tmp_path / "host")
+    good = last_good(tmp_path, database)
     good.write(save(database, rule_set(1, 5)))
     good.path.write_bytes(good.path.read_bytes()[:-10])
     post.kill()

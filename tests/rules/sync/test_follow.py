@@ -290,7 +290,7 @@ def test_what_is_in_force_is_written_down_by_then(
     monkeypatch.setattr(seek, "_DISK_S", 30.0)
     with Follower(FileStore(file), lambda _: None, folder=tmp_path / "kept") as follower:
         version = follower.wait().version
-        kept = LastGood(tmp_path / "kept").read()
+        kept = LastGood(tmp_path / "kept", FileStore(file).source).read()
         assert kept is not None
         assert kept.version == version
 

@@ -25,6 +25,7 @@ from tests.faults.proxy import Proxy
 from tests.rules.sync.conftest import HOST, Watched, save
 from tests.rules.sync.processes import NAMESPACE, rule_set
 
+SOURCE = "the source of the rules"
 Act = Callable[[], Awaitable[object]]
 
 
@@ -45,7 +46,7 @@ class Sought:
 
     def __init__(self, url: str, watched: Watched, store: str | None, folder: Path | None) -> None:
         self.notes = Notes()
-        kept = None if folder is None else LastGood(folder)
+        kept = None if folder is None else LastGood(folder, SOURCE)
         self.seeker = Seeker(
             None if store is None else SqlStore(store), kept, watched.use, self.notes
         )
@@ -138,7 +139,7 @@ def test_a_line_that_breaks_before_the_rules_came_says_nothing_about_them(
 def test_rules_of_the_last_good_file_are_those_of_the_cache_once_it_holds_them(
     seek: Callable[..., Sought], watched: Watched, tmp_path: Path
 ) -> None:
-    LastGood(tmp_path).write(Snapshot("1", rule_set(1, 5)))
+    LastGood(tmp_path, SOURCE).write(Snapshot("1", rule_set(1, 5)))
     sought = seek(folder=tmp_path)
 
     async def work() -> None:
@@ -175,7 +176,7 @@ def test_a_disk_that_hangs_holds_up_no_rules_and_has_the_last_ones_in_the_end(
         await waiting
 
     sought.run(work)
-    entry = LastGood(tmp_path).read()
+    entry = LastGood(tmp_path, SOURCE).read()
     assert entry is not None
     assert entry.version == "3"
 
@@ -192,7 +193,7 @@ def test_the_child_of_a_fork_waits_for_no_file_of_its_parent(
         assert await sought.look() == "1"
 
     sought.run(work)
-    entry = LastGood(tmp_path).read()
+    entry = LastGood(tmp_path, SOURCE).read()
     assert entry is not None
     assert entry.version == "1"
 
@@ -210,7 +211,7 @@ def test_what_was_replaced_meanwhile_is_not_kept_over_its_successor(
         await sought.seeker._keep(Snapshot("1", rule_set(1, 5)))  # held up until now
 
     sought.run(work)
-    entry = LastGood(tmp_path).read()
+    entry = LastGood(tmp_path, SOURCE).read()
     assert entry is not None
     assert entry.version == "2"
 

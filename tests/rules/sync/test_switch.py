@@ -151,6 +151,52 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         SwitchFile(tmp_path / "file" / "folder").write(turned_on())
 
 
+def test_switch_that_cannot_be_written_holds_until_the_file_is_newer(tmp_path: Path) -> None:
+    file = SwitchFile(tmp_path / "folder")
+    file.path.parent.write_text("in the way")
+    on = turned_on()
+    with pytest.raises(StoreError):
+        file.write(on)
+    assert file.read() is on
+    with pytest.raises(StoreError):
+        file.write_again()
+    file.path.parent.unlink()
+    file.write_again()
+    assert SwitchFile(tmp_path / "folder").read().all
+    file.path.unlink()
+    file.path.mkdir()  # cannot be replaced by a file
+    with pytest.raises(StoreError):
+        file.write(turned_on(["search"]))
+    assert file.read().rules == ("search",)
+    file.path.rmdir()
+    SwitchFile(tmp_path / "folder").write(turned_off())
+    assert not file.read().is_on
+    file.write_again()
+    assert not SwitchFile(tmp_path / "folder").read().is_on
+
+
+def test_switch_that_is_turned_while_an_older_one_is_written_again_holds(tmp_path: Path) -> None:
+    class Disturbed(SwitchFile):
+        """Turned by another caller after `write_again` has read what it writes."""
+
+        def read(self) -> Switch:
+            found = super().read()
+            if found is older:
+                with pytest.raises(StoreError):
+                    self.write(newer)
+            return found
+
+    older = turned_on()
+    newer = turned_off()
+    file = Disturbed(tmp_path / "folder")
+    file.path.parent.write_text("in the way")
+    with pytest.raises(StoreError):
+        file.write(older)
+    with pytest.raises(StoreError):
+        file.write_again()
+    assert file.read() is newer
+
+
 def test_threads_that_turn_it_together_leave_one_whole_file(file: SwitchFile) -> None:
     errors: list[BaseException] = []
 
@@ -297,7 +343,7 @@ def test_a_signal_turns_it_on_and_off_again_and_never_raises(
         file.path.parent.rmdir()
         file.path.parent.write_text("in the way")
         os.kill(os.getpid(), signal.SIGUSR1)
-        assert "the kill switch cannot be turned: " in caplog.text
+        assert "the kill switch is not saved: " in caplog.text
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -360,7 +406,9 @@ def test_all_processes_of_a_host_follow_each_of_three_ways_with_redis_and_databa
     fleet: Fleet,
     tmp_path: Path,
 ) -> None:
-    LastGood(tmp_path).write(save(database, rule_set(1, 4, mode="enforce")))
+    LastGood(tmp_path, SqlStore(database).source).write(
+        save(database, rule_set(1, 4, mode="enforce"))
+    )
     post.kill()
     valkey.kill()
     # `closed`: whoever is enforced is refused while the store is away.

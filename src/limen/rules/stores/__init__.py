@@ -25,3 +25,10 @@ class RuleStore(Protocol):
     async def load(self) -> Snapshot | None:
         """Return the rules that hold now; None when there are none yet."""
         ...
+
+
+def source_of(store: RuleStore) -> str:
+    """Return the identity of a store, without credentials: its `source`, else its class name."""
+    kind = type(store)
+    source: str = getattr(store, "source", f"{kind.__module__}.{kind.__qualname__}")
+    return source

@@ -36,6 +36,13 @@ class Address(Struct, frozen=True):
     def __repr__(self) -> str:
         return f"<Address {self.shown}>"
 
+    @property
+    def source(self) -> str:
+        """The identity of the database: its file, or its hosts and its name. Without the login."""
+        if self.path is not None:
+            return f"sqlite:{self.path}"
+        return f"postgresql://{self.shown.partition('://')[2].rpartition('@')[2]}"
+
 
 def parse(url: str) -> Address:
     """Read an address, or raise `ConfigurationError` with one line that shows no password."""
@@ -58,14 +65,7 @@ def is_same(one: str, other: str) -> bool:
         a, b = parse(one), parse(other)
     except ConfigurationError:
         return False
-    if a.path is not None or b.path is not None:
-        return a.path == b.path
-    return _place(a) == _place(b)
-
-
-def _place(address: Address) -> str:
-    """Return the hosts and the database of PostgreSQL: without the scheme and the login."""
-    return address.shown.partition("://")[2].rpartition("@")[2]
+    return a.source == b.source
 
 
 def need_packages(address: Address) -> None:

@@ -26,6 +26,12 @@ class FileStore:
         self._raw: bytes | None = None
         self._found: RuleSet | InvalidRules | None = None
 
+    @property
+    def source(self) -> str:
+        """The absolute path of the file: the identity of these rules."""
+        # Symbolic links are kept: deployments point them at each new version of the file.
+        return f"file:{self.path.absolute()}"
+
     async def version(self) -> str:
         """Return the digest of what the file says. Reads it only when it has changed.
 

@@ -74,6 +74,11 @@ class SqlStore:
     def __repr__(self) -> str:
         return f"SqlStore({self._address.shown!r})"
 
+    @property
+    def source(self) -> str:
+        """The identity of the database, without the login."""
+        return self._address.source
+
     async def prepare(self) -> None:
         """Create the tables, or bring them up to date. Of many who call this at once, one does it.
 

@@ -24,7 +24,7 @@ class Poisoned(LimenError):
     """Say why what was found is not believed."""
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A rule set with what proves it."""
 
     format: int
@@ -33,6 +33,8 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     written_at: float
     """Seconds since 1970."""
     document: dict[str, Any]
+    source: str = ""
+    """The identity of the store of the rules; only in the last good file."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -40,11 +42,10 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Snapshot(self.version, self.document)
 
 
-def encode(snapshot: Snapshot) -> bytes:
+def encode(snapshot: Snapshot, source: str = "") -> bytes:
     """Write a rule set. Raises `Poisoned` when nobody would read it, for its size."""
-    entry = Entry(
-        FORMAT, snapshot.version, digest(snapshot.document), time.time(), snapshot.document
-    )
+    proof = digest(snapshot.document)
+    entry = Entry(FORMAT, snapshot.version, proof, time.time(), snapshot.document, source)
     written = msgspec.json.encode(entry)
     if len(written) > MAX_BYTES:
         raise Poisoned(f"it has {len(written):,} bytes, and {MAX_BYTES:,} are read at most")

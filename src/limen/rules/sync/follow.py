@@ -25,9 +25,10 @@ from limen import fork
 from limen.connect import Target, target_of
 from limen.errors import ConfigurationError, LimenError, StoreError, shown
 from limen.rules.ruleset import RuleSet
-from limen.rules.stores import RuleStore
+from limen.rules.stores import RuleStore, source_of
 from limen.rules.stores.file import FileStore
 from limen.rules.sync.cache import ALIVE_S, Found, Instance, RuleCache
+from limen.rules.sync.instance_file import InstanceFile
 from limen.rules.sync.last_good import LastGood
 from limen.rules.sync.notes import Notes
 from limen.rules.sync.seek import Seeker, Source
@@ -61,6 +62,7 @@ class Status(Struct, frozen=True):
 
     `cache`: Redis does not answer. `sharing`: it takes no writes. `rules`: what is there is not
     believed. `news`: announcements are not heard. `store`, `last-good`, `switch`: as they say.
+    `instance-file`: the file with the last known number of processes cannot be read or written.
     `instances`, `callback`: a function of the program's own raised, the one for that or `use`.
     """
 
@@ -75,7 +77,8 @@ class Follower:
 
     With `redis` the rules of a database are shared by way of it: one process asks the database, the
     others follow within a second. With `folder` the last good rules outlive both, and the kill
-    switch works. `on_instances` is told how many processes there are.
+    switch works. `on_instances` is told how many processes there are; at a start without Redis, how
+    many there were according to a file in `folder`.
     """
 
     def __init__(
@@ -104,14 +107,22 @@ class Follower:
         # A file is each host's own: what one host says in it is not for the others.
         self._shares = not isinstance(store, FileStore)
         self._notes = Notes()
-        last_good = None if folder is None else LastGood(folder)
+        source = f"redis:{namespace}" if store is None else source_of(store)
+        last_good = None if folder is None else LastGood(folder, source)
         self._seeker = Seeker(store, last_good, use, self._notes)
-        self._switch_file = None if folder is None else SwitchFile(folder)
+        self.switch_file: SwitchFile | None = None if folder is None else SwitchFile(folder)
+        """The kill switch of this host; None without `folder`. To turn it here takes effect in
+        this process also when the file cannot be written."""
         self._switch = self._switch_seen = Switch()
         self._interval = interval
         self._ping_interval = ping_interval
         self._on_instances = on_instances
+        self._instance_file: InstanceFile | None = None
+        if folder is not None and redis is not None:
+            self._instance_file = InstanceFile(folder)
         self._instances = 1
+        self._has_counted = False
+        """Whether Redis has said how many there are."""
         self._counts: list[tuple[float, int]] = []
         """How many were counted of late, and when."""
         self._told = ""
@@ -128,6 +139,8 @@ class Follower:
         self._is_listening = False
         self._asking: asyncio.Task[None] | None = None
         self._seeker.forget_tasks()
+        if self.switch_file is not None:
+            self.switch_file.after_fork()
         self._ready = threading.Event()
         if is_ready:
             self._ready.set()
@@ -195,10 +208,15 @@ class Follower:
         if self._target is not None:
             cache = RuleCache(self._target, self._namespace)
         loops = [self._every(self._interval, lambda: self._look(cache), news)]
-        if self._switch_file is not None:
+        if self.switch_file is not None:
             # Before the rules, as in `_look`.
-            self._look_at_switch(self._switch_file)
+            self._look_at_switch(self.switch_file)
             loops.append(self._every(_SWITCH_S, self._watch_switch))
+            loops.append(self._every(_SWITCH_S, partial(self._save_switch, self.switch_file)))
+        if self._instance_file is not None:
+            # Before the rules: the first decision may have to be made without the store.
+            self._recall_instances(self._instance_file)
+            loops.append(self._every(_BEAT_S, partial(self._keep_instances, self._instance_file)))
         if cache is not None:
             beat = partial(self._beat, cache)
             loops += [self._listen(cache, news), self._every(_BEAT_S, beat)]
@@ -274,8 +292,8 @@ class Follower:
             await self._beat(cache)
 
     async def _watch_switch(self) -> None:
-        if self._switch_file is not None:
-            self._look_at_switch(self._switch_file)
+        if self.switch_file is not None:
+            self._look_at_switch(self.switch_file)
 
     def _look_at_switch(self, file: SwitchFile) -> None:
         try:
@@ -283,21 +301,30 @@ class Follower:
         except LimenError as error:
             self._notes.complain("switch", str(error))
             return
-        # Only what has changed: a word from elsewhere that could not be written down holds too.
         if switch is not self._switch_seen:
             if not self._turn(switch):
                 return
             self._switch_seen = switch
-        if self._switch.at <= switch.at:
+        if file.is_saved:
             self._notes.settle("switch")
+
+    async def _save_switch(self, file: SwitchFile) -> None:
+        """Write the switch if it could not be written when it was turned."""
+        if file.is_saved:
+            return
+        try:
+            # In a thread: a disk that hangs holds up nothing else.
+            await asyncio.to_thread(file.write_again)
+        except LimenError as error:
+            self._notes.complain("switch", str(error))
 
     def _take_switch(self, switch: Switch) -> None:
         """Take over a switch that was turned for all hosts, if it is newer than our own."""
         if switch.at <= self._switch.at:
             return
-        if self._turn(switch) and self._switch_file is not None:
+        if self._turn(switch) and self.switch_file is not None:
             try:
-                self._switch_file.take(switch)
+                self.switch_file.take(switch)
             except LimenError as error:
                 # It holds here all the same; only a restart without Redis would forget it.
                 self._notes.complain("switch", str(error))
@@ -369,6 +396,30 @@ class Follower:
         self._counts = [each for each in self._counts if each[0] > now - ALIVE_S]
         self._counts.append((now, counted))
         self._instances = max(count for _, count in self._counts)
+        self._has_counted = True
+        self._tell_instances()
+
+    def _recall_instances(self, file: InstanceFile) -> None:
+        """Assume as many processes as there were last, until Redis says how many there are."""
+        try:
+            self._instances = max(self._instances, file.read())
+        except LimenError as error:
+            self._notes.complain("instance-file", str(error))
+            return
+        self._counts = [(time.monotonic(), self._instances)]
+        self._tell_instances()
+
+    async def _keep_instances(self, file: InstanceFile) -> None:
+        if not self._has_counted:
+            return
+        try:
+            await asyncio.to_thread(file.keep, self._instances)
+        except LimenError as error:
+            self._notes.complain("instance-file", str(error))
+        else:
+            self._notes.settle("instance-file")
+
+    def _tell_instances(self) -> None:
         if self._on_instances is not None:
             try:
                 self._on_instances(self._instances)

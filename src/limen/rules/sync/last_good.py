@@ -3,35 +3,60 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 from pathlib import Path
 
-from limen.errors import StoreError
+from limen.errors import LimenError, StoreError
 from limen.rules.stores import Snapshot
 from limen.rules.sync.entry import Entry, decode, encode
 
 NAME = "rules.last-good.json"
+_logger = logging.getLogger("limen")
 
 
 class LastGood:
-    """One file in the data folder, replaced as a whole."""
+    """One file in the data folder, replaced as a whole.
 
-    def __init__(self, folder: str | Path) -> None:
+    `source` is the identity of the store that the rules come from. The file names it, and its rules
+    are used for that store alone. A file without a source, of an earlier limen, is not used.
+    """
+
+    def __init__(self, folder: str | Path, source: str) -> None:
         self.path: Path = Path(folder) / NAME
+        self._source = source
+        self._is_foreign = False
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the file can be read and has rules of this source."""
+        try:
+            return self.read() is not None
+        except LimenError:
+            return False
 
     def write(self, snapshot: Snapshot) -> None:
         """Keep a rule set. Raises `StoreError` when it cannot be kept."""
-        replace(self.path, encode(snapshot))
+        replace(self.path, encode(snapshot, self._source))
 
     def read(self) -> Entry | None:
-        """Return what was kept; None without a file. Raises `Poisoned`, or `StoreError`."""
+        """Return the rules of this source; None without any. Raises `Poisoned` or `StoreError`."""
         try:
-            return decode(self.path.read_bytes())
+            entry = decode(self.path.read_bytes())
         except FileNotFoundError:
             return None
         except OSError as error:
             raise StoreError(f"{self.path} cannot be read: {error.strerror}") from None
+        if entry.source == self._source:
+            return entry
+        if not self._is_foreign:
+            self._is_foreign = True
+            theirs = entry.source or "an unknown source"
+            _logger.warning(
+                "%s has the rules of %s, not of %s; not used", self.path, theirs, self._source
+            )
+        return None
 
 
 def replace(path: Path, written: bytes, at: float | None = None) -> None:

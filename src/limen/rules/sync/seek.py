@@ -125,11 +125,16 @@ class Seeker:
         """
         if self._store is not None and not await self._is_anothers_turn(cache, who, found):
             await self._take_stored(self._store, cache, found)
-        if self._rules is None and self._last_good is not None:
+        if self._last_good is None:
+            return
+        if self._rules is None:
             with self._minding("last-good"):
                 kept = self._last_good.read()
                 if kept is not None:
                     self._put(kept.snapshot, "last-good", kept.written_at)
+        elif "last-good" in self._notes.trouble and not self._writing.locked():
+            # The rules could not be written when they came, as on a full disk.
+            await self._keep(Snapshot(self.version, dict(self._rules.document)))
 
     def forget_tasks(self) -> None:
         """Let go of what belongs to a loop that is not there any more, as after a fork."""

@@ -11,6 +11,7 @@ import logging
 import math
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -98,27 +99,60 @@ class SwitchFile:
     The file says `all`, `off`, or the names of rules, a line each; lines that begin with `#` are
     for people. An empty one means all, and so does one that was touched after it was turned off.
     Without a file the switch is off.
+
+    A switch that could not be written, as on a full disk, holds for those who share this object,
+    until the file says something newer. It may be shared between threads.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.path: Path = Path(folder) / NAME
         self._stamp: tuple[int, ...] | None = ()
         self._known = Switch()
+        self._unwritten: Switch | None = None
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Replace the lock, which another thread of the parent may have held."""
+        # A signal handler writes, too, and may interrupt another one.
+        self._writing = threading.RLock()
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the file says all that was written."""
+        return self._unwritten is None
 
     def read(self) -> Switch:
         """Return the switch. Looks into the file only when it has changed."""
-        stamp = self._look()
-        if stamp != self._stamp:
-            known = self._read() if stamp else Switch(at=time.time() if self._stamp else 0.0)
-            self._stamp, self._known = stamp, known
-        return self._known
+        unwritten = self._unwritten
+        try:
+            known = self._read_if_changed()
+        except StoreError:
+            if unwritten is None:
+                raise
+            return unwritten
+        return known if unwritten is None or unwritten.at <= known.at else unwritten
 
     def write(self, switch: Switch) -> None:
-        """Turn the switch. Raises `StoreError` when the file cannot be written."""
-        words = [_ALL] if switch.all else list(switch.rules) or [_OFF]
-        by = switch.by.replace("\n", " ")
-        text = "\n".join([f"# at {switch.at:.6f} by {by}", *words, ""])
-        replace(self.path, text.encode(), switch.at)
+        """Turn the switch.
+
+        Raises `StoreError` when the file cannot be written. The switch holds in memory then, and
+        `write_again` tries again.
+        """
+        # In force before the lock: another thread may hold it while the disk hangs.
+        self._unwritten = switch
+        with self._writing:
+            self._write(switch)
+
+    def write_again(self) -> None:
+        """Write what could not be written, unless the file is newer. Raises `StoreError`."""
+        with self._writing:
+            unwritten = self._unwritten
+            if unwritten is None:
+                return
+            if self.read() is unwritten:
+                self._write(unwritten)
+            elif self._unwritten is unwritten:
+                self._unwritten = None
 
     def take(self, other: Switch) -> bool:
         """Write down a switch from elsewhere if it is newer than ours; return whether it was."""
@@ -140,9 +174,26 @@ class SwitchFile:
                 self.write(turned_off(by) if self.read().all else turned_on(by=by))
             except LimenError as error:
                 # Not raised: it would strike whatever the program was doing.
-                _logger.error("the kill switch cannot be turned: %s", error)
+                _logger.error("the kill switch is not saved: %s", error)
 
         signal.signal(signal_number, toggle)
+
+    def _write(self, switch: Switch) -> None:
+        words = [_ALL] if switch.all else list(switch.rules) or [_OFF]
+        by = switch.by.replace("\n", " ")
+        text = "\n".join([f"# at {switch.at:.6f} by {by}", *words, ""])
+        replace(self.path, text.encode(), switch.at)
+        # Another thread may have turned it meanwhile, and waits.
+        if self._unwritten is switch:
+            self._unwritten = None
+
+    def _read_if_changed(self) -> Switch:
+        stamp = self._look()
+        if stamp != self._stamp:
+            # The stamp last: another thread that sees it finds what belongs to it.
+            self._known = self._read() if stamp else Switch(at=time.time() if self._stamp else 0.0)
+            self._stamp = stamp
+        return self._known
 
     def _look(self) -> tuple[int, ...] | None:
         try:

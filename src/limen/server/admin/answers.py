@@ -369,6 +369,8 @@ class Turned(KillSwitch):
     """`none`: without Redis there is no way to others, and the switch is this host's alone."""
     audited: bool
     """Whether it stands in the audit: the switch works without the database too."""
+    warning: str | None
+    """Why the switch is not saved on this host, and where it is in force; null if it is saved."""
 
 
 class ShardOf(Model):

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from limen.backends import Shard
 from limen.errors import InvalidInput, LimenError, StoreError, did_you_mean, shown
-from limen.rules.sync import Switch, SwitchFile
+from limen.rules.sync import Switch
 from limen.rules.sync.switch import turned_off, turned_on
 from limen.server.admin.answers import (
     Audit,
@@ -67,8 +67,8 @@ class Fleet:
 
     async def get_kill_switch(self, request: Request) -> KillSwitch:
         """Say how the kill switch of this host stands."""
-        file, pool = SwitchFile(self._service.place.folder), self._service.pools.switch
-        return KillSwitch(**_switch(await pool.run(caller_of(request).token, file.read)))
+        pool, read = self._service.pools.switch, self._service.switch.read
+        return KillSwitch(**_switch(await pool.run(caller_of(request).token, read)))
 
     async def turn_kill_switch(self, request: Request, asked: ToTurn) -> Turned:
         """Let all rules, or some, refuse nobody; or let them do so again. They go on counting and
@@ -79,11 +79,15 @@ class Fleet:
         switch = turned_on(asked.rules, caller.name) if asked.on else turned_off(caller.name)
         # Before the switch is turned: a comment that cannot be kept is refused.
         row = pending_row(str(switch)[:MAX_SUBJECT], caller.name, asked.comment)
-        file = SwitchFile(self._service.place.folder)
-        await self._service.pools.switch.run(caller.token, file.write, switch)
+        unsaved = None
+        try:
+            await self._service.pools.switch.run(caller.token, self._service.switch.write, switch)
+        except StoreError as error:
+            unsaved = error  # logged by the follower, which tries again
         reached = await self._reach(switch)
         audited = await self._service.audit.write(row, _AUDIT_S)
-        return Turned(**_switch(switch), other_hosts=reached, audited=audited)
+        warning = None if unsaved is None else self._warning(unsaved, reached)
+        return Turned(**_switch(switch), other_hosts=reached, audited=audited, warning=warning)
 
     async def get_stats(self) -> Stats:
         """Say what this process has decided since it started, and how it is. With several
@@ -138,6 +142,15 @@ class Fleet:
                 raise InvalidInput(
                     f"rules[{number}]: a rule that is called {name!r} cannot be switched by name"
                 )
+
+    def _warning(self, unsaved: StoreError, reached: Reached) -> str:
+        if reached == "reached":
+            extent = "on every host that Redis reaches"
+        elif self._service.settings.workers == 1:
+            extent = "in this process until it restarts"
+        else:
+            extent = "only in the worker that answered, until it restarts"
+        return f"The switch is not saved on this host: {unsaved}. It is in force {extent}."
 
     async def _reach(self, switch: Switch) -> Reached:
         if self._service.redis is None:

@@ -35,6 +35,9 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     on_error: Annotated[OnError, kinds.choice(get_args(OnError))] = "local"
     """Who decides when the store does not answer, unless a rule says otherwise: `local` counts in
     this process, `open` admits, `closed` refuses."""
+    min_instances: Annotated[int, kinds.whole(1, 100_000)] = 1
+    """The least number of processes among which limits are divided when the store does not answer,
+    over all hosts: `8`. More are assumed when more are known."""
 
 
 class TlsSettings(Struct, frozen=True, kw_only=True):

@@ -75,7 +75,7 @@ export function killSwitch(app) {
     });
     if (turned === null) return;
     show(turned);
-    app.tell(`${sentenceOf(turned)}${reachOf(turned)}`, turned.other_hosts === "not reached" || !turned.audited ? "failed" : "done");
+    app.tell(`${sentenceOf(turned)}${reachOf(turned)}`, turned.other_hosts === "not reached" || !turned.audited || turned.warning ? "failed" : "done");
   }
 
   document.addEventListener("visibilitychange", watch);
@@ -100,7 +100,8 @@ function sentenceOf(state) {
 
 function reachOf(turned) {
   const hosts = turned.other_hosts === "not reached" ? " Redis does not answer: it is turned on this host alone." : "";
-  return turned.audited ? hosts : `${hosts} The database does not answer: it does not stand in the audit.`;
+  const audit = turned.audited ? "" : " The database does not answer: it does not stand in the audit.";
+  return `${hosts}${audit}${turned.warning ? ` ${turned.warning}` : ""}`;
 }
 
 /** A field for rules: a search, and of what fits the first fifty. The names are asked for when it is first seen. */
