@@ -436,23 +436,28 @@ class TestForgetful:
         assert retry_after is not None
         assert 50 < retry_after <= 60
 
-    def test_a_poisoned_key_is_the_fault_of_one_request(self, url: str, admin: redis.Redis) -> None:
+    @pytest.mark.parametrize("command", ["rpush", "set"], ids=["type", "content"])
+    def test_a_poisoned_key_is_the_fault_of_one_request(
+        self, url: str, admin: redis.Redis, command: str
+    ) -> None:
         from limen.keys import redis_key
         from limen.model import Check
 
         limit = Limit(100, 60)
         poisoned = redis_key("limen", Check(limit, "bad"))
-        admin.rpush(poisoned, "not ours")
+        getattr(admin, command)(poisoned, "not ours")
+        dump = admin.dump(poisoned)
 
-        async def ask() -> list[str]:
+        async def ask() -> list[tuple[str, str]]:
             async with AsyncLimiter(url, deadline=PATIENT_S) as limiter:
                 await limiter.check("warm", limit)
                 keys = ["good"] * 10 + ["bad"] + ["good"] * 10
                 decisions = await asyncio.gather(*[limiter.check(key, limit) for key in keys])
-                return [decision.source for decision in decisions]
+                return [(decision.source, decision.fault) for decision in decisions]
 
-        assert asyncio.run(ask()) == ["store"] * 10 + ["local"] + ["store"] * 10
-        assert admin.lrange(poisoned, 0, -1) == [b"not ours"]
+        others = [("store", "")] * 10
+        assert asyncio.run(ask()) == [*others, ("local", "poisoned"), *others]
+        assert admin.dump(poisoned) == dump
 
     def test_a_full_server_is_a_fault_with_its_kind(
         self, mortal: servers.Server, caplog: pytest.LogCaptureFixture
