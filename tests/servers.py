@@ -193,6 +193,13 @@ class Cluster:
                 return _view(self.client(port))
         raise LookupError("no node of the cluster answers")
 
+    def announce(self, ports: list[int]) -> None:
+        """Have the nodes tell clients these ports instead of their own: those of proxies."""
+        for port, announced in zip(self.ports, ports, strict=True):
+            _do(self.client(port), "CONFIG", "SET", "cluster-announce-port", announced)
+        for port in self.ports:
+            _wait_until(_tells, self.client(port), ports)
+
     def _awake(self) -> list[int]:
         return [node.port for node in self.nodes if node.alive and not node.paused]
 
@@ -249,6 +256,12 @@ def _join(built: Cluster, masters: int) -> None:
     for port in ports[masters:]:
         _wait_until(_in_sync, built.client(port))
     _wait_until(built.agreed)
+
+
+def _tells(client: redis.Redis, ports: list[int]) -> bool:
+    """Say whether a node tells clients these ports."""
+    slots = _do(client, "CLUSTER", "SLOTS")
+    return sorted(ports) == sorted(primary[1] for _, _, primary, *_ in slots)
 
 
 def _replicates(client: redis.Redis, master_id: str) -> bool:

@@ -11,7 +11,7 @@ import subprocess
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -27,6 +27,7 @@ from limen import AsyncLimiter, ConfigurationError, Limiter, StoreError
 from limen.connect import Target, parse
 from tests import servers
 from tests.conformance.stores import LIMITERS, Blocking, Threaded
+from tests.faults.proxy import proxy
 
 SECRET = "hunter2"
 HOST = servers.HOST
@@ -666,6 +667,25 @@ class TestTls:
             limiter.close()
         assert SECRET.encode() in front.received
 
+    def test_the_first_decisions_on_a_cold_cluster_are_made_by_the_store(
+        self, certificates: Certificates
+    ) -> None:
+        """With the usual deadline, which is too short for a handshake with two servers."""
+        with ExitStack() as stack:
+            cluster = stack.enter_context(servers.cluster(servers.binaries()["valkey"]))
+            fronts = []
+            for port in cluster.ports:
+                slow = stack.enter_context(proxy(port))
+                slow.connect_delay = 0.06
+                fronts.append(stack.enter_context(encrypting(certificates.right, slow.port)))
+            cluster.announce([front.port for front in fronts])
+            trust = f"ssl_ca_certs={certificates.right}"
+            url = f"rediss+cluster://{HOST}:{fronts[0].port}?{trust}"
+            for _ in range(3):
+                with Limiter(url) as limiter:
+                    assert limiter.check("k", "1000/minute").source == "store"
+                assert asyncio.run(_first_source(url)) == "store"
+
     def test_works_with_a_ready_client(
         self, world: World, certificates: Certificates, open_limiter: Open
     ) -> None:
@@ -744,6 +764,11 @@ class TestTls:
             listener.shutdown(socket.SHUT_RDWR)
         assert heard[0] == 0x16
         assert SECRET.encode() not in heard
+
+
+async def _first_source(url: str) -> str:
+    async with AsyncLimiter(url) as limiter:
+        return (await limiter.check("k", "1000/minute")).source
 
 
 def _until_closed(work: Callable[[socket.socket], None], listener: socket.socket) -> None:

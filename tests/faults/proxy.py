@@ -54,6 +54,8 @@ class Proxy:
         """Seconds by which a chunk is late at most beyond that, by chance; none passes another."""
         self.random = Random(0)
         """The chance in it; seed it for other numbers."""
+        self.connect_delay = 0.0
+        """Seconds after which a new connection is forwarded; it is accepted at once."""
         self.slices = 0
         """How many bytes are sent at once, as a packet of their own; 0 is as many as there are."""
         self.connections = 0
@@ -147,6 +149,7 @@ class Proxy:
         """Forward in both directions until one of them ends."""
         tasks: list[asyncio.Task[None]] = []
         try:
+            await asyncio.sleep(self.connect_delay)
             server, to_server = await asyncio.open_connection(HOST, self.target_port)
             link.writers.append(to_server)
             requests, replies = _Chunks(), _Chunks()

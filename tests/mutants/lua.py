@@ -67,6 +67,10 @@ IN_LUA: tuple[Mutant, ...] = (
         from-first-by-the-clock
         - limit.flags >= FROM_FIRST and t_us or t_us
         + t_us
+        window-of-another-length
+        - span_us < shortest_us or
+        + false or
+        by tests/backends/test_script_states.py -k 'valkey and fixed_window'
         """,
     ),
     *mutants_of(
@@ -157,6 +161,9 @@ IN_LUA: tuple[Mutant, ...] = (
         - if t_us > now_us then redis.call("ZADD", key, now_us - t_us, "o") end
         -   local
         + local
+        score-not-compared
+        - or newest_us ~= tonumber(newest[2])
+        by tests/backends/test_script_states.py -k 'valkey and rolling_window'
         offset-taken-for-a-stamp
         - key, state.ahead, state.ahead + drop - 1)
         + key, 0, drop - 1)
@@ -207,6 +214,10 @@ IN_LUA: tuple[Mutant, ...] = (
         memory-doubled
         - if bytes < DOUBLED_BYTES then redis.call("BITOP", "OR", key, key) end
         by tests/backends/test_script_costs.py -k valkey
+        ring-of-another-length
+        - if bytes ~= HEADER_BYTES + capacity * place_of(limit) or
+        + if
+        by tests/backends/test_script_states.py -k 'valkey and packed_window'
         """,
     ),
     *mutants_of(
@@ -258,9 +269,9 @@ IN_LUA: tuple[Mutant, ...] = (
         - local held = state.end_us > t_us
         + local held = state.end_us > 0
         late-release-frees-another
-        - local t_us, count = advance(key, state, now_us)
+        - local t_us, count, last_us = advance(key, state, now_us)
         -   if state.end_us <= t_us then
-        + local t_us, count = advance(key, state, now_us)
+        + local t_us, count, last_us = advance(key, state, now_us)
         +   if state.end_us == 0 then
         anybody-renews
         - local t_us, _, last_us = advance(key, state, now_us)
@@ -284,6 +295,13 @@ IN_LUA: tuple[Mutant, ...] = (
         step-back-beside-others-forgotten
         - pending = {save_step, key, state, now_us, t_us}
         by tests/backends/test_script.py -k 'valkey and several_checks'
+        stranger-taken-for-no-state
+        - newest_us == 0 and redis.call("EXISTS", key) == 1 or newest_us
+        + newest_us
+        by tests/backends/test_script_states.py -k 'valkey and concurrency'
+        ended-leases-come-back
+        - if state.ended then redis.call("DEL", key) end
+        by tests/backends/test_script_states.py -k 'valkey and concurrency'
         """,
     ),
     *mutants_of(

@@ -62,6 +62,9 @@ class RateLimitMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or refuse it."""
         if scope["type"] not in ("http", "websocket"):
+            if scope["type"] == "lifespan":
+                # In the worker, after any fork.
+                await self.door.connect()
             await self.app(scope, receive, send)
             return
         door = self.door

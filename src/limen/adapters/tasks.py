@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
@@ -14,13 +15,16 @@ from limen.adapters.sources import kind_of, one_number, own_of, valid_for
 from limen.adapters.visit import Actual, Passage, Visit, log_not_settled
 from limen.client import AsyncClient, ServiceRefused
 from limen.ending import to_the_end
-from limen.errors import LimenError, RateLimitExceeded
+from limen.errors import LimenError, RateLimitExceeded, StoreError
 from limen.limiter import AsyncLimiter
 from limen.model import Concurrency, Decision, Limit, Receipt
 
 if TYPE_CHECKING:
     from limen.adapters.sources import AsyncSource
     from limen.engine import AsyncEngine
+
+
+_logger = logging.getLogger("limen")
 
 
 class AsyncAsker(Protocol):
@@ -68,6 +72,15 @@ class AsyncDoor:
         for limit in found:
             valid_for(self._kind, limit)
         return found
+
+    async def connect(self) -> None:
+        """Connect to the store, at start-up; if that fails, log it: decisions will try again."""
+        store = self._asker.store
+        if isinstance(store, AsyncLimiter):
+            try:
+                await store.ping()
+            except StoreError as error:
+                _logger.warning("cannot connect to the store at start-up: %s", error)
 
     def visit(self, request: Request) -> Visit:
         """Begin with a request."""

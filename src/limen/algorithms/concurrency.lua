@@ -7,10 +7,14 @@
 -- What is known of the clock, and when the holder's own lease ends.
 local function load(key, holder)
   local scores = redis.call("ZMSCORE", key, "\0n", "\0o", holder)
-  return {
-    newest_us = scores[1] and -scores[1] or 0, offset_us = scores[2] and -scores[2] or 0,
-    end_us = scores[3] and tonumber(scores[3]) or 0,
-  }
+  local newest_us, offset_us = scores[1] and -scores[1] or 0, scores[2] and -scores[2] or 0
+  local end_us = scores[3] and tonumber(scores[3]) or 0
+  if newest_us == 0 and redis.call("EXISTS", key) == 1 or newest_us % 1 ~= 0 or newest_us < 0
+    or newest_us > LATEST_US or offset_us % 1 ~= 0 or offset_us < 0 or offset_us > newest_us
+    or end_us % 1 ~= 0 then
+    error(BAD_STATE, 0)
+  end
+  return {newest_us = newest_us, offset_us = offset_us, end_us = end_us}
 end
 
 -- The lower end of a range of scores that does not contain `t_us` itself.
@@ -20,7 +24,9 @@ end
 
 -- When the lease at `rank`, counted from the end, does end.
 local function end_at(key, rank)
-  return tonumber(redis.call("ZRANGE", key, rank, rank, "WITHSCORES")[2])
+  local end_us = tonumber(redis.call("ZRANGE", key, rank, rank, "WITHSCORES")[2])
+  if end_us % 1 ~= 0 then error(BAD_STATE, 0) end
+  return end_us
 end
 
 -- Returns the state's time, how many leases have not ended by then, and when the last one will.
@@ -28,8 +34,13 @@ local function advance(key, state, now_us)
   if state.newest_us == 0 then return now_us, 0, now_us end
   local t_us = math.max(now_us + state.offset_us, state.newest_us)
   local last_us = end_at(key, "-1")
+  if last_us <= 0 or last_us > state.newest_us + LONGEST_US then error(BAD_STATE, 0) end
   -- With no lease left the state equals none, and none has no offset.
-  if last_us <= t_us then return now_us, 0, now_us end
+  if last_us <= t_us then
+    -- After a step back of the clock, leases that have ended may be later than now.
+    state.end_us, state.ended = 0, true
+    return now_us, 0, now_us
+  end
   return t_us, redis.call("ZCOUNT", key, above(t_us), "+inf"), last_us
 end
 
@@ -60,6 +71,7 @@ local function take(key, state, now_us, t_us, holder, end_us, last_us)
     pending = {take, key, state, now_us, t_us, holder, end_us, last_us}
     return
   end
+  if state.ended then redis.call("DEL", key) end
   redis.call("ZADD", key, end_us, holder)
   save(key, state, now_us, t_us, last_us)
 end
@@ -83,6 +95,7 @@ local function decide(key, state, limit, now_us, holder, charge)
     local first = redis.call("ZRANGEBYSCORE", key, above(t_us), "+inf", "WITHSCORES",
       "LIMIT", "0", "1")
     retry_us = tonumber(first[2]) - t_us
+    if retry_us % 1 ~= 0 then error(BAD_STATE, 0) end
   end
 
   -- store
@@ -112,7 +125,7 @@ local function renew(key, state, limit, now_us, holder)
 end
 
 local function release(key, state, limit, now_us, holder)
-  local t_us, count = advance(key, state, now_us)
+  local t_us, count, last_us = advance(key, state, now_us)
   if state.end_us <= t_us then
     save_step(key, state, now_us, t_us)
     return 0
@@ -120,8 +133,9 @@ local function release(key, state, limit, now_us, holder)
   if count == 1 then
     redis.call("DEL", key)
   else
+    last_us = last_with(key, state, last_us, 0)
     redis.call("ZREM", key, holder)
-    save(key, state, now_us, t_us, end_at(key, "-1"))
+    save(key, state, now_us, t_us, last_us)
   end
   return 1
 end

@@ -4,7 +4,9 @@
 -- TTL: until one period after the window's end.
 
 local WINDOW = ">I7I7I4I7"
+local WINDOW_BYTES = 25
 local DAY_US = 86400000000
+local LONGEST_MONTH_US = 2678400000000
 
 local function calendar_window(limit, t_us)
   -- Year and month of a day counted from 1970-01-01; years are counted from March.
@@ -38,11 +40,23 @@ local function calendar_window(limit, t_us)
   return first_day(year, month) * DAY_US, first_day(next_year, next_month) * DAY_US
 end
 
+local function read(kept, limit)
+  if not kept then return 0, 0, 0, 0 end
+  if #kept ~= WINDOW_BYTES then error(BAD_STATE, 0) end
+  local start_us, end_us, count, offset_us = struct.unpack(WINDOW, kept)
+  local span_us, shortest_us, longest_us = end_us - start_us, limit.period_us, limit.period_us
+  if longest_us == 0 then shortest_us, longest_us = DAY_US, LONGEST_MONTH_US end
+  if span_us < shortest_us or span_us > longest_us or end_us > LATEST_US or offset_us >= end_us
+    or count > MOST_UNITS then
+    error(BAD_STATE, 0)
+  end
+  return start_us, end_us, count, offset_us
+end
+
 -- Returns the state's time, the start and end of its window, the count in it, and whether the clock
 -- has stepped back.
 local function advance(kept, limit, now_us)
-  local start_us, end_us, count, offset_us = 0, 0, 0, 0
-  if kept then start_us, end_us, count, offset_us = struct.unpack(WINDOW, kept) end
+  local start_us, end_us, count, offset_us = read(kept, limit)
   local t_us = now_us + offset_us
   if t_us < start_us then return start_us, start_us, end_us, count, true end
   if t_us < end_us then return t_us, start_us, end_us, count, false end
@@ -101,7 +115,7 @@ local function corrections()
 
   local function left_us(kept, limit, now_us)
     if not kept then return 0 end
-    local start_us, end_us, _, offset_us = struct.unpack(WINDOW, kept)
+    local start_us, end_us, _, offset_us = read(kept, limit)
     return 2 * end_us - start_us - now_us - offset_us
   end
 

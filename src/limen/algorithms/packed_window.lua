@@ -10,6 +10,7 @@
 
 local HEADER = ">I7I7I7I3I3I3"
 local HEADER_BYTES = 30
+local HEAD_BYTES = 542
 local BLOCK = 8
 local FIRST_PLACES = 8
 local SHORT = 16
@@ -25,13 +26,22 @@ local function place_of(limit)
   return 7, ">I7", 72057594037927936
 end
 
-local function load(key)
+local function load(key, _, limit)
   -- A short ring is read along with the header. Offsets that never change are text: a number would
   -- be printed anew at each call.
   local head = redis.call("GETRANGE", key, "0", "541")
   local oldest_us, newest_us, offset_us, start, count, capacity = 0, 0, 0, 0, 0, 0
   if head ~= "" then
+    local bytes = #head
+    if bytes < HEADER_BYTES then error(BAD_STATE, 0) end
+    if bytes == HEAD_BYTES then bytes = redis.call("STRLEN", key) end
     oldest_us, newest_us, offset_us, start, count, capacity = struct.unpack(HEADER, head)
+    if bytes ~= HEADER_BYTES + capacity * place_of(limit) or start >= capacity or count == 0
+      or count > capacity or newest_us > LATEST_US or newest_us < oldest_us
+      or newest_us - oldest_us >= limit.period_us
+      or offset_us >= newest_us + limit.period_us then
+      error(BAD_STATE, 0)
+    end
   end
   return {
     oldest_us = oldest_us, newest_us = newest_us, offset_us = offset_us, start = start,
@@ -69,7 +79,9 @@ end
 local function at(key, state, limit, index)
   local width, place, modulus = place_of(limit)
   local low = struct.unpack(place, (get(key, state, width, index, 1)))
-  return state.newest_us - (state.newest_us - low) % modulus
+  local stamp_us = state.newest_us - (state.newest_us - low) % modulus
+  if stamp_us < state.oldest_us then error(BAD_STATE, 0) end
+  return stamp_us
 end
 
 -- In steady traffic one or two have expired, so a small block is looked at first. Behind it the
@@ -83,6 +95,7 @@ local function up_to(key, state, limit, t_us)
   for index = 1, got do
     local low = struct.unpack(place, stamps, (index - 1) * width + 1)
     local stamp_us = newest_us - (newest_us - low) % modulus
+    if stamp_us < state.oldest_us then error(BAD_STATE, 0) end
     if stamp_us > t_us then return index, stamp_us end
   end
   local below, step = got, BLOCK

@@ -6,27 +6,45 @@
 -- TTL: until the newest stamp leaves the window, and up to a sixteenth of the period longer.
 
 local UNIT = ">I7I4"
+local UNIT_BYTES = 11
 local ZADD_AT_ONCE = 1000
+-- 2^31: more than there are units in one microsecond, and far from the end of the four bytes.
+local MOST_NUMBER = 2147483648
 
--- Names are read, not scores, which a server takes long to print.
-local function load(key)
+-- The stamp and the number in a unit's name.
+local function unit(name)
+  if #name ~= UNIT_BYTES then error(BAD_STATE, 0) end
+  return struct.unpack(UNIT, name)
+end
+
+-- Where the oldest and the newest name agree with their scores, all other scores lie between.
+local function load(key, _, limit)
   local count, offset_us, ahead = redis.call("ZCARD", key), 0, 0
   if count == 0 then return {count = 0, oldest_us = 0, newest_us = 0, offset_us = 0, ahead = 0} end
-  local oldest = redis.call("ZRANGE", key, "0", "0")[1]
-  if oldest == "o" then
-    offset_us, ahead, count = -tonumber(redis.call("ZSCORE", key, "o")), 1, count - 1
-    oldest = redis.call("ZRANGE", key, "1", "1")[1]
+  local oldest = redis.call("ZRANGE", key, "0", "0", "WITHSCORES")
+  if oldest[1] == "o" and count > 1 then
+    offset_us, ahead, count = -tonumber(oldest[2]), 1, count - 1
+    oldest = redis.call("ZRANGE", key, "1", "1", "WITHSCORES")
   end
-  local newest_us, number = struct.unpack(UNIT, redis.call("ZRANGE", key, "-1", "-1")[1])
+  local newest = redis.call("ZRANGE", key, "-1", "-1", "WITHSCORES")
+  local oldest_us = unit(oldest[1])
+  local newest_us, number = unit(newest[1])
+  if oldest_us ~= tonumber(oldest[2]) or newest_us ~= tonumber(newest[2])
+    or newest_us > LATEST_US or newest_us - oldest_us >= limit.period_us or number > MOST_NUMBER
+    or offset_us < 0 or offset_us % 1 ~= 0 or offset_us >= newest_us + limit.period_us then
+    error(BAD_STATE, 0)
+  end
   return {
-    count = count, oldest_us = struct.unpack(UNIT, oldest), newest_us = newest_us,
-    offset_us = offset_us, ahead = ahead, number = number,
+    count = count, oldest_us = oldest_us, newest_us = newest_us, offset_us = offset_us,
+    ahead = ahead, number = number,
   }
 end
 
 local function at(key, state, limit, index)
   local rank = state.ahead + index
-  return (struct.unpack(UNIT, redis.call("ZRANGE", key, rank, rank)[1]))
+  local stamp_us = unit(redis.call("ZRANGE", key, rank, rank)[1])
+  if stamp_us < state.oldest_us or stamp_us > state.newest_us then error(BAD_STATE, 0) end
+  return stamp_us
 end
 
 local function up_to(key, state, limit, t_us)

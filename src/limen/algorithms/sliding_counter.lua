@@ -4,12 +4,24 @@
 -- TTL: until the current window has slid out of view too.
 
 local WINDOWS = ">I7I4I4I7"
+local WINDOWS_BYTES = 22
+
+local function read(kept, limit)
+  if not kept then return 0, 0, 0, 0 end
+  if #kept ~= WINDOWS_BYTES then error(BAD_STATE, 0) end
+  local start_us, current, previous, offset_us = struct.unpack(WINDOWS, kept)
+  local period_us = limit.period_us
+  if start_us > LATEST_US or start_us % period_us ~= 0 or offset_us >= start_us + period_us
+    or current > MOST_UNITS or previous > MOST_UNITS then
+    error(BAD_STATE, 0)
+  end
+  return start_us, current, previous, offset_us
+end
 
 -- Returns the state's time, the start of its window, the counts in it and before it, and whether
 -- the clock has stepped back.
 local function advance(kept, limit, now_us)
-  local start_us, current, previous, offset_us = 0, 0, 0, 0
-  if kept then start_us, current, previous, offset_us = struct.unpack(WINDOWS, kept) end
+  local start_us, current, previous, offset_us = read(kept, limit)
   local period_us, t_us = limit.period_us, now_us + offset_us
   if t_us < start_us then return start_us, start_us, current, previous, true end
   local age_us = t_us - start_us
@@ -101,7 +113,7 @@ local function corrections()
 
   local function left_us(kept, limit, now_us)
     if not kept then return 0 end
-    local start_us, _, _, offset_us = struct.unpack(WINDOWS, kept)
+    local start_us, _, _, offset_us = read(kept, limit)
     return start_us + 2 * limit.period_us - now_us - offset_us
   end
 

@@ -4,8 +4,12 @@
 -- and the quota it was written under. TTL: until it has drained, and the ends that were told too.
 
 local BUCKET = ">I7I4I7I7I7I4"
--- 2^52: nothing drains later.
+local BUCKET_BYTES = 36
+local MOST_QUOTA = 90000000
+-- 2^52: nothing takes longer to drain.
 local FAR_US = 4503599627370496
+-- 2^53: no end that was told is later.
+local LAST_END_US = 9007199254740992
 
 -- The time in which `units` drain, if one takes `interval_us` and `interval_rem`: microseconds, and
 -- a remainder in 1/quota of one.
@@ -39,8 +43,16 @@ local function add(quota, a_us, a_rem, b_us, b_rem)
 end
 
 local function read(kept, quota)
-  if kept then return struct.unpack(BUCKET, kept) end
-  return 0, 0, 0, 0, 0, quota
+  if not kept then return 0, 0, 0, 0, 0, quota end
+  if #kept ~= BUCKET_BYTES then error(BAD_STATE, 0) end
+  local arrival_us, arrival_rem, shift_us, newest_us, offset_us, written =
+    struct.unpack(BUCKET, kept)
+  local used_us = arrival_us - newest_us
+  if newest_us > LATEST_US or offset_us > newest_us or used_us < 0 or used_us > FAR_US
+    or arrival_us + shift_us > LAST_END_US or written > MOST_QUOTA or arrival_rem >= written then
+    error(BAD_STATE, 0)
+  end
+  return arrival_us, arrival_rem, shift_us, newest_us, offset_us, written
 end
 
 -- Returns the state's time; what is in use at it, as drain time under `quota`; the shift; whether

@@ -242,7 +242,10 @@ class Service:
         if not self._takes_writes and not is_probing:
             # Not awaited: with a lock on the state, it takes seconds to fail.
             self._probing = asyncio.create_task(self._probe_writes())
-        await self.access.refresh(self.books)
+        # Neither waits for the other: the first request finds a connection to the store.
+        await asyncio.gather(self.access.refresh(self.books), self._look_at_store())
+
+    async def _look_at_store(self) -> None:
         try:
             await self.limiter.ping()
             self._is_store_away = False

@@ -100,13 +100,14 @@ class AsyncRedisBackend:
     ) -> tuple[Reading, ...] | Fault:
         """Decide some checks together, all or nothing; return a reading for each, or why not."""
         home = self._home()
-        ends = home.clock.now() + (within or self._deadline)
+        ends, hurries = home.clock.now() + (within or self._deadline), within is not None
         if self._packer.is_together(checks):
-            reply = await self._ask(home, self._packer.checks(checks, charge, holder), ends)
+            request = self._packer.checks(checks, charge, holder)
+            reply = await self._ask(home, request, ends, hurries=hurries)
             return reply if isinstance(reply, Fault) else script.readings(reply)
         receipt_id = f"{next(self._receipt_ids):016x}"
         steps = across.decide(self._packer, checks, charge, holder, receipt_id)
-        return await self._drive(home, steps, ends)
+        return await self._drive(home, steps, ends, hurries=hurries)
 
     def prepare(self, checks: tuple[Check, ...]) -> Request | None:
         """Return checks as they are asked; None where one call cannot decide them."""
@@ -119,7 +120,8 @@ class AsyncRedisBackend:
         if prepared is None:
             return await self.run_all(checks, True, "", within)
         home = self._home()
-        reply = await self._ask(home, prepared, home.clock.now() + (within or self._deadline))
+        ends, hurries = home.clock.now() + (within or self._deadline), within is not None
+        reply = await self._ask(home, prepared, ends, hurries=hurries)
         return reply if isinstance(reply, Fault) else script.readings(reply)
 
     def run_soon(self, prepared: Request | None, tell: Tell) -> bool:
@@ -138,7 +140,10 @@ class AsyncRedisBackend:
         lane = home.lanes.get(address) or self._lane_to(home, address)
         if lane.breaker.is_open:
             return False
-        lane.stand(_Errand(self, prepared, home.clock.now() + self._deadline, tell))
+        ends = home.clock.now() + self._deadline
+        if address not in self._router.connected:
+            ends = self._first_ends(home, address, ends)
+        lane.stand(_Errand(self, prepared, ends, tell))
         return True
 
     def tell_otherwise(
@@ -244,13 +249,24 @@ class AsyncRedisBackend:
             self._last_home = home
         return home
 
+    def _first_ends(self, home: Home, address: Address | None, ends: float) -> float:
+        """Return a later end for who waits for the first connection."""
+        return max(ends, home.clock.now() + self._router.first_s(address, time.monotonic()))
+
     async def _ask(
-        self, home: Home, request: Request, ends: float, *, insist: bool = False
+        self,
+        home: Home,
+        request: Request,
+        ends: float,
+        *,
+        insist: bool = False,
+        hurries: bool = False,
     ) -> bytes | Fault:
+        """Have a request carried out. One that `hurries` does not wait longer to connect first."""
         tries, again = 0, Again()
         while tries < route.MAX_TRIES:
             if self._router.moves:
-                await self._know_shape(home, ends)
+                await self._know_shape(home, ends, hurries=hurries)
             address = self._router.address(request)
             if address is None:
                 return self._router.nobody_owns(request)
@@ -264,6 +280,8 @@ class AsyncRedisBackend:
                     await asyncio.sleep(0)
                     return refusal
                 tries_it = True
+            if address not in self._router.connected and not hurries:
+                ends = self._first_ends(home, address, ends)
             answer = await lane.ask(request, ends)
             if isinstance(answer, bytes):
                 if tries_it:
@@ -283,30 +301,42 @@ class AsyncRedisBackend:
         return self._router.no_end(again)
 
     async def _drive(
-        self, home: Home, steps: Generator[across.Step, Sequence[bytes | Fault], T], ends: float
+        self,
+        home: Home,
+        steps: Generator[across.Step, Sequence[bytes | Fault], T],
+        ends: float,
+        *,
+        hurries: bool = False,
     ) -> T:
         try:
             step = next(steps)
             while True:
+                later = home.clock.now() + self._deadline
+                if later >= ends + self._deadline and not hurries:
+                    # The step before had to wait for a first connection, and was carried out.
+                    ends = later
                 if step.behind:
-                    later = home.clock.now() + self._deadline
                     self._leave_behind(home, self._carry_out(home, step, later))
                     step = steps.send(())
-                elif step.undoes:
+                    continue
+                carried_out = self._carry_out(home, step, ends, hurries=hurries)
+                if step.undoes:
                     # Whoever cancels the caller has not thereby given anything back.
-                    undo = self._leave_behind(home, self._carry_out(home, step, ends))
+                    undo = self._leave_behind(home, carried_out)
                     step = steps.send(await asyncio.shield(undo))
                 else:
-                    step = steps.send(await self._carry_out(home, step, ends))
+                    step = steps.send(await carried_out)
         except StopIteration as done:
             result: T = done.value
             return result
 
-    async def _carry_out(self, home: Home, step: across.Step, ends: float) -> list[bytes | Fault]:
+    async def _carry_out(
+        self, home: Home, step: across.Step, ends: float, *, hurries: bool = False
+    ) -> list[bytes | Fault]:
         refusal = self._foreseen(home, step) if step.reserves else None
         if refusal is not None:
             return [refusal] * len(step.requests)
-        asked = [self._ask(home, request, ends) for request in step.requests]
+        asked = [self._ask(home, request, ends, hurries=hurries) for request in step.requests]
         replies = list(await asyncio.gather(*asked))
         lost = step.lost(replies)
         if lost:
@@ -334,9 +364,11 @@ class AsyncRedisBackend:
         if self._router.should_refresh(home.loop.time()):
             self._leave_behind(home, self._refresh_behind(home))
 
-    async def _know_shape(self, home: Home, ends: float) -> None:
+    async def _know_shape(self, home: Home, ends: float, *, hurries: bool) -> None:
         """Have the cluster's shape looked up, if it is time to; wait only if it was never known."""
         self._keep_shape(home)
+        if self._router.is_unknown_yet and not hurries:
+            ends = self._first_ends(home, None, ends)
         # Not an event: it may be another loop that is looking it up.
         while self._router.is_unknown_yet and home.clock.now() < ends:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)

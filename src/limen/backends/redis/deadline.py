@@ -62,6 +62,10 @@ class Deadline:
         """
         return self._ends_s - self._clock.tick()
 
+    def extend(self, seconds: float) -> None:
+        """Have at least so many seconds left."""
+        self._ends_s = max(self._ends_s, self._clock.now() + seconds)
+
     def next_wait(self) -> float:
         """Return how long to wait now, in seconds: a tick, or less when less is left."""
         return max(min(self.left(), self._clock.tick_s), 0.0)

@@ -61,7 +61,7 @@ end
 local function decide_one(op, key, limit, what)
   local algorithm = limit.algorithm
   return struct.pack(ANSWER, 1,
-    algorithm.decide(key, algorithm.load(key, what), limit, now_us, what, op == DECIDE))
+    algorithm.decide(key, algorithm.load(key, what, limit), limit, now_us, what, op == DECIDE))
 end
 
 -- Most requests differ from others in their keys alone: what some say is remembered.

@@ -42,6 +42,7 @@ _KINDS: dict[str, FaultKind] = {
     "MOVED": "cluster",
     "ASK": "cluster",
     "WRONGTYPE": "poisoned",
+    "BADSTATE": "poisoned",  # of our own script: the right type, but not a state
     # What servers say without a code: the last two, of a command that a script may not run.
     "cluster support disabled": "cluster",
     "max number of clients": "connection",
@@ -73,7 +74,7 @@ _ADVICE: dict[FaultKind, str] = {
     "cluster": "the cluster does not serve this slot now; look at CLUSTER INFO",
     "connection": "is it running, and are host and port right?",
     "protocol": "is this Redis? With TLS its address begins with rediss://",
-    "poisoned": "a key of ours holds something else; it was left as it is",
+    "poisoned": "a key of ours holds something else; it was left as it is; `reset` deletes it",
     "tls": "check certificates and host name; nothing was sent in the clear",
 }
 
@@ -113,8 +114,8 @@ def fault_of(error: BaseException | str, where: str) -> Fault:
     # What follows is what was sent, and of AUTH that is the password.
     text = text.partition(", with args")[0][:160] or type(error).__name__
     if kind == "poisoned":
-        # A script's error quotes where in the script it was; the first word is what matters.
-        text = "WRONGTYPE"
+        # A script's error quotes where in the script it was; the code is what matters.
+        text = "BADSTATE" if "BADSTATE" in text else "WRONGTYPE"
     return Fault(kind, f"{where}: {text}", advice)
 
 

@@ -35,7 +35,7 @@ local function ask(key, state, limit, what, charge)
 end
 
 local function try(key, limit, what, charge)
-  local state = limit.algorithm.load(key, what)
+  local state = limit.algorithm.load(key, what, limit)
   pending = false
   local reading = ask(key, state, limit, what, charge)
   return reading, state, pending
@@ -82,15 +82,15 @@ local function decide(op, count, limits, whats, first_key)
 end
 
 -- Make a charge what it should have been, once: the marker lives as long as the charge may count.
-local function correct_one(key, marker, state, limit, cost, stamp_us, actual_cost)
-  local algorithm = limit.algorithm
+local function correct_one(
+  key, marker, state, limit, corrections, left_us, cost, stamp_us, actual_cost
+)
   if redis.call("EXISTS", marker) == 1 then return 0 end
-  local corrections, changed = algorithm.corrections(), 1
-  local left_us = corrections.left_us(state, limit, now_us)
+  local changed = 1
   local more = actual_cost - cost
   if more > 0 then
     corrections.debit(key, state, limit, now_us, more)
-    left_us = corrections.left_us(algorithm.load(key), limit, now_us)
+    left_us = corrections.left_us(limit.algorithm.load(key, cost, limit), limit, now_us)
   elseif corrections.refund(key, state, limit, now_us, -more, stamp_us) == 0 then
     changed = 0
   end
@@ -104,9 +104,13 @@ local function correct(op, count, packed_request, _, first_key)
     local packed_limit, cost, stamp_us, actual_cost = struct.unpack(">c35I4I7I4", packed_request,
       FIRST_CHECK + (index - 1) * (CHECK_BYTES + CORRECTION_BYTES))
     local limit, place = limit_of(packed_limit), first_key + 2 * (index - 1)
-    local key = KEYS[place]
-    checks[index] =
-      {key, KEYS[place + 1], limit.algorithm.load(key, cost), limit, cost, stamp_us, actual_cost}
+    local key, corrections = KEYS[place], limit.algorithm.corrections()
+    local state = limit.algorithm.load(key, cost, limit)
+    -- All states are read, and so validated, before the first write.
+    local left_us = corrections.left_us(state, limit, now_us)
+    checks[index] = {
+      key, KEYS[place + 1], state, limit, corrections, left_us, cost, stamp_us, actual_cost,
+    }
   end
   for _, check in ipairs(checks) do changed = math.max(changed, correct_one(unpack(check))) end
   return struct.pack(CHANGE, 1, changed)
@@ -118,7 +122,7 @@ local function hold(op, count, packed_request, _, first_key)
   local holder = string.sub(packed_request, FIRST_CHECK + CHECK_BYTES)
   local algorithm = limit.algorithm
   local change = op == RENEW and algorithm.renew or algorithm.release
-  local changed = change(key, algorithm.load(key, holder), limit, now_us, holder)
+  local changed = change(key, algorithm.load(key, holder, limit), limit, now_us, holder)
   return struct.pack(CHANGE, 1, changed)
 end
 

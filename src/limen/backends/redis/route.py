@@ -24,6 +24,9 @@ MAX_TRIES = 8
 """How often a request is sent on before it is given up."""
 _CONNECT_S = 0.4
 _PATIENT_S = 2.0
+_FIRST_S = 0.25
+"""How long decisions may wait for the first connection to a server. Connecting takes several round
+trips, a TLS handshake and an import or two, for which the deadline of a decision is too short."""
 _REFRESH_S = 0.25
 _NAMED_S = 1.0
 """How often sentinels are asked whom they name. An old primary takes writes for seconds, and nobody
@@ -58,6 +61,9 @@ class Router:
         self._probes: dict[Address, Check] = {}
         """A key of each node, once it was looked for."""
         self._met: set[Address] = set()
+        self.connected: set[Address] = set()
+        """The servers that this process has ever been connected to, as `address` names them."""
+        self._first_ends: dict[Address | None, float] = {}
         self.clustered: bool = target.kind == "cluster"
         self.moves: bool = target.kind in ("cluster", "sentinel")
         """Whether another server may have to be asked one day."""
@@ -104,6 +110,8 @@ class Router:
     def begin(self) -> None:
         """Begin anew, in the child of a fork."""
         self.refreshed(float("-inf"))
+        self.connected.clear()
+        self._first_ends.clear()
         for breaker in self._breakers.values():
             breaker.begin()
 
@@ -116,6 +124,17 @@ class Router:
         self._met.add(address)
         if self.target.kind == "sentinel":
             self.primary = address
+            address = self.target.addresses[0]
+        self.connected.add(address)
+
+    def first_s(self, address: Address | None, now: float) -> float:
+        """Return how many seconds are left for the first connection to a server.
+
+        They begin with the first call for it, so that all decisions share one wait. Call it only
+        for a server that was never connected to; or, for None, while the shape of the cluster was
+        never known.
+        """
+        return max(self._first_ends.setdefault(address, now + _FIRST_S) - now, 0.0)
 
     def servers(self) -> list[Address]:
         """Return whom decisions are asked of."""

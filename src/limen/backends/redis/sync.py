@@ -113,6 +113,7 @@ class RedisBackend:
             lane = self._lane(request, insist=insist)
             if isinstance(lane, Fault):
                 return lane
+            self._wait_longer_at_first(lane, deadline)
             ticket = Ticket(request, deadline)
             try:
                 lane.start(ticket)
@@ -147,6 +148,7 @@ class RedisBackend:
                 by_lane.setdefault(lane, []).append(ticket)
         try:
             for lane, started in by_lane.items():
+                self._wait_longer_at_first(lane, deadline)
                 for ticket in started:
                     ticket.is_elsewhere = len(by_lane) > 1
                 lane.start(*started)
@@ -202,9 +204,16 @@ class RedisBackend:
     def _know_shape(self, deadline: Deadline) -> None:
         """Have the cluster's shape looked up, if it is time to; wait only if it was never known."""
         self._refresh_if_due()
+        if self._router.is_unknown_yet and deadline.seconds >= self._deadline:
+            deadline.extend(self._router.first_s(None, time.monotonic()))
         while self._router.is_unknown_yet and deadline.left() > 0:
             if self._looked_up.wait(deadline.next_wait()):
                 break
+
+    def _wait_longer_at_first(self, lane: Lane, deadline: Deadline) -> None:
+        """Extend a deadline for the first connection, unless the caller has a shorter one."""
+        if lane.address not in self._router.connected and deadline.seconds >= self._deadline:
+            deadline.extend(self._router.first_s(lane.address, time.monotonic()))
 
     def _refresh_if_due(self) -> None:
         with self._mutex:
