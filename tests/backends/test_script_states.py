@@ -75,7 +75,12 @@ def bucket(limit: Limit, content: Content) -> Any:
     arrival_us, arrival_rem, shift_us, newest_us, offset_us, quota = numbers
     if not offset_us <= newest_us <= LATEST_US or not 0 <= arrival_us - newest_us <= 2**52:
         return None
-    if arrival_us + shift_us > 2**53 or quota > 90_000_000 or arrival_rem >= quota:
+    if (
+        shift_us > 2**51
+        or arrival_us + shift_us > 2**53
+        or quota > 90_000_000
+        or arrival_rem >= quota
+    ):
         return None
     state = filled(
         limit,

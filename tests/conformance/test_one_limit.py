@@ -235,6 +235,23 @@ class TestRefund:
         assert limiter.refund(refused) is False
         assert remaining(limiter, limit) == 0
 
+    @every_bucket
+    def test_of_older_charges_can_go_on_for_ever(self, limiter: Any, algorithm: str) -> None:
+        """A bucket adds up how much such refunds have moved; the sum starts again when it is large.
+
+        The refund of a charge from before that returns False, and the charge drains by itself.
+        """
+        limit = Limit(12, 3_650 * 86_400, algorithm=algorithm)
+        lost = 0
+        for _ in range(130):
+            first, second = limiter.check("k", limit, cost=3), limiter.check("k", limit)
+            assert (first.allowed, second.allowed) == (True, True)
+            assert (first.source, second.source) == ("store", "store")
+            assert limiter.refund(first) is True
+            lost += not limiter.refund(second)
+            assert remaining(limiter, limit) == 12 - lost
+        assert lost <= 5
+
     @every_algorithm
     def test_of_what_was_forgotten_gives_nothing(
         self, limiter: Any, limit_of: Callable[..., Limit], algorithm: str

@@ -250,7 +250,7 @@ IN_LUA: tuple[Mutant, ...] = (
         - if stamp_us > end_us or back_us < 0 or
         + if back_us < 0 or
         shift-forgotten
-        - shift_us = shift_us + back_us + (back_rem > 0 and 1 or 0)
+        - shift_us = shifted(shift_us, back_us + (back_rem > 0 and 1 or 0))
         ttl-without-shift
         - local left_us = used_us + shift_us
         + local left_us = used_us

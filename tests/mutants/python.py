@@ -137,7 +137,7 @@ IN_PYTHON: tuple[Mutant, ...] = (
         - min(drain_time(limit, cost), left, (used_us, used_rem))
         + min(drain_time(limit, cost), (used_us, used_rem))
         shift-forgotten
-        - self.shift_us += back_us + (1 if back_rem else 0)
+        - self.shift_us = _shifted(self.shift_us, back_us + (1 if back_rem else 0))
         + pass
         by tests/limiter/test_limiter.py
         debt-uncapped

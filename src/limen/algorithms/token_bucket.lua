@@ -10,6 +10,8 @@ local MOST_QUOTA = 90000000
 local FAR_US = 4503599627370496
 -- 2^53: no end that was told is later.
 local LAST_END_US = 9007199254740992
+-- 2^51: with a larger shift, sums of times would pass 2^53.
+local MOST_SHIFT_US = 2251799813685248
 
 -- The time in which `units` drain, if one takes `interval_us` and `interval_rem`: microseconds, and
 -- a remainder in 1/quota of one.
@@ -49,10 +51,17 @@ local function read(kept, quota)
     struct.unpack(BUCKET, kept)
   local used_us = arrival_us - newest_us
   if newest_us > LATEST_US or offset_us > newest_us or used_us < 0 or used_us > FAR_US
-    or arrival_us + shift_us > LAST_END_US or written > MOST_QUOTA or arrival_rem >= written then
+    or shift_us > MOST_SHIFT_US or arrival_us + shift_us > LAST_END_US or written > MOST_QUOTA
+    or arrival_rem >= written then
     error(BAD_STATE, 0)
   end
   return arrival_us, arrival_rem, shift_us, newest_us, offset_us, written
+end
+
+-- The shift after a refund or a new quota has pulled in what lies behind.
+local function shifted(shift_us, by_us)
+  shift_us = shift_us + by_us
+  return shift_us > MOST_SHIFT_US and 0 or shift_us
 end
 
 -- Returns the state's time; what is in use at it, as drain time under `quota`; the shift; whether
@@ -75,7 +84,7 @@ local function advance(kept, quota, now_us)
   local carry, rem = divmod(part * written + used_rem, quota)
   local scaled_us = math.min(whole * written + carry, FAR_US)
   -- What came before is pulled in with the rest.
-  shift_us = shift_us + math.max(used_us + 1 - scaled_us, 0)
+  shift_us = shifted(shift_us, math.max(used_us + 1 - scaled_us, 0))
   return t_us, scaled_us, rem, shift_us, true, stepped_back
 end
 
@@ -160,7 +169,7 @@ local function corrections()
     used_us, used_rem = used_us - back_us, used_rem - back_rem
     if used_rem < 0 then used_us, used_rem = used_us - 1, used_rem + quota end
     if stamp_us < end_us then
-      shift_us = shift_us + back_us + (back_rem > 0 and 1 or 0)
+      shift_us = shifted(shift_us, back_us + (back_rem > 0 and 1 or 0))
     end
     save(key, quota, now_us, t_us, used_us, used_rem, shift_us)
     return 1

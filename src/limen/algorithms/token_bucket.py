@@ -15,7 +15,8 @@ Receipts. Usage drains in the order it came, so a charge lies on a line between 
 where it ends to drain, and a refund gives back what of it lies ahead. That pulls in what lies
 behind it. `shift_us` is by how much in all, and the end that a receipt names is arrival plus shift,
 as if nothing had been pulled in. So a refund may be too small, by later ones that came back before
-it, and is never too large.
+it, and is never too large. A shift of more than 71 years starts again from zero: receipts from
+before then name ends that are too late, and give back nothing.
 
 Carry-over. The state keeps the limit it was written under. When the quota has changed since, what
 was used stays used: the time left is scaled by old quota / new quota.
@@ -33,6 +34,8 @@ from limen.model import NEVER_US, UNCHARGED, Limit, Reading
 
 _FAR_US = 2**52
 """Nothing drains later than this: a debt carried over to a tiny quota would pass 2**53."""
+_MOST_SHIFT_US = 2**51
+"""With a larger shift, sums of times would pass 2**53."""
 
 
 class Bucket(Struct, gc=False):
@@ -132,7 +135,7 @@ class Bucket(Struct, gc=False):
             used_us -= 1
             used_rem += limit.quota
         if stamp_us < end_us:
-            self.shift_us += back_us + (1 if back_rem else 0)
+            self.shift_us = _shifted(self.shift_us, back_us + (1 if back_rem else 0))
         self.store(limit, now_us, t_us, used_us, used_rem)
         return -(-(back_us * limit.quota + back_rem) // limit.period_us)
 
@@ -174,7 +177,7 @@ class Bucket(Struct, gc=False):
             scaled_us = min(whole * written.quota + carry, _FAR_US)
             if charge:
                 # What came before is pulled in with the rest.
-                self.shift_us += max(used_us + 1 - scaled_us, 0)
+                self.shift_us = _shifted(self.shift_us, max(used_us + 1 - scaled_us, 0))
                 self.store(limit, now_us, t_us, scaled_us, rem)
             used_us, used_rem = scaled_us, rem
         return t_us, used_us, used_rem
@@ -201,3 +204,9 @@ def drain_time(limit: Limit, units: int) -> tuple[int, int]:
 def units_left(limit: Limit, used_us: int, used_rem: int) -> int:
     """Return how many whole units still fit beside what is in use."""
     return max(limit.capacity + -(used_us * limit.quota + used_rem) // limit.period_us, 0)
+
+
+def _shifted(shift_us: int, by_us: int) -> int:
+    """Return the shift after a refund or a new quota has pulled in what lies behind."""
+    shift_us += by_us
+    return shift_us if shift_us <= _MOST_SHIFT_US else 0
