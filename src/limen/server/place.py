@@ -19,6 +19,7 @@ from msgspec import Struct
 from limen.connect import is_shared
 from limen.errors import ConfigurationError, InvalidRules, StoreError
 from limen.rules.document import load, parse_text
+from limen.rules.stores.faults import NewerSchema
 from limen.rules.stores.sql import SqlStore
 from limen.rules.stores.tokens import Role, new_secret
 from limen.rules.sync.last_good import NAME as LAST_GOOD
@@ -103,7 +104,12 @@ class Place:
 
     async def _open(self, books: SqlStore) -> bool:
         """Bring the database up to date; return whether the starter rules were put there."""
-        await books.prepare()
+        try:
+            await books.prepare()
+        except NewerSchema as error:
+            await books.load()  # raises when the rules cannot be read either
+            _logger.warning("changes to rules and tokens are refused: %s", error)
+            return False
         # Only where nobody chose the place: elsewhere, no rules may be what somebody wants.
         if self._settings.rules.reveal() or await books.latest() is not None:
             return False

@@ -61,10 +61,12 @@ class Health(Struct, frozen=True):
     trouble: tuple[str, ...]
     """What else does not work; why is in the log.
 
-    `source`: the database or file of the rules. `tokens`: the database of tokens. `writes`: the
-    last change was not written to the database, and it still takes none. `cache`, `news`,
-    `sharing`: how rules travel by Redis. `rules`: what is there is not believed. `last-good`,
-    `switch`: files of the data folder. `instances`, `callback`: within the process.
+    `source`: the database or file of the rules. `tokens`: the database of tokens. `read-only`: the
+    database is, so changes are refused. `schema`: a newer limen made its tables, so changes are
+    refused. `writes`: the last change was not written to the database for another reason, and it
+    still takes none. `cache`, `news`, `sharing`: how rules travel by Redis. `rules`: what is there
+    is not believed. `last-good`, `switch`: files of the data folder. `instances`, `callback`:
+    within the process.
     """
 
 
@@ -181,7 +183,9 @@ class Service:
         trouble = {"source" if name == "store" else name for name in status.trouble}
         if self.access.is_stale:
             trouble.add("tokens")
-        if not self._takes_writes:
+        if self.books.obstacle is not None:
+            trouble.add(self.books.obstacle.kind)
+        elif not self._takes_writes:
             trouble.add("writes")
         is_open = any(shard.state == "open" for shard in self.limiter.shards)
         is_away = is_open or self._is_store_away
@@ -230,10 +234,13 @@ class Service:
 
     async def _look(self) -> None:
         is_probing = self._probing is not None and not self._probing.done()
-        if not self._takes_writes and not is_probing:
+        if not self._takes_writes and not is_probing and self.books.obstacle is None:
             # Not awaited: with a lock on the state, it takes seconds to fail.
             self._probing = asyncio.create_task(self._probe_writes())
+        obstacle = self.books.obstacle
         await self.access.refresh(self.books)
+        if self.books.obstacle != obstacle:
+            self._log_obstacle()
         try:
             await self.limiter.ping()
             self._is_store_away = False
@@ -241,6 +248,13 @@ class Service:
             if not self._is_store_away:
                 _logger.warning("the store is away: %s", error)
             self._is_store_away = True
+
+    def _log_obstacle(self) -> None:
+        obstacle = self.books.obstacle
+        if obstacle is None:
+            _logger.info("the database accepts changes again")
+        else:
+            _logger.warning("the database accepts no changes: %s", obstacle.reason)
 
     async def _probe_writes(self) -> None:
         with contextlib.suppress(StoreError):

@@ -45,7 +45,10 @@ _POSTGRESQL = {
     "42P01": NOT_PREPARED,
     "42703": NOT_PREPARED,
     "42501": "this user lacks the right; make it the owner of the tables of limen",
-    "25006": "the server is read-only, as a standby is; use the address of the primary",
+    "25006": (
+        "the server is read-only; use the address of the primary, or turn "
+        "default_transaction_read_only off"
+    ),
     "53100": "the disk of the server is full; make room, and try again",
     "53300": "the server has too many connections; try again, or allow it more",
     "57014": "the server ended the query, which took too long; try again",
@@ -64,6 +67,18 @@ class NotPrepared(StoreError):
 
     def __init__(self, message: str = NOT_PREPARED) -> None:
         super().__init__(message)
+
+
+class NewerSchema(StoreError):
+    """Say that a newer limen made the tables: they may be readable, and are not written."""
+
+
+def newer_schema(revision: str, newest_known: str) -> NewerSchema:
+    """Return the error for a revision of the schema that is not known."""
+    return NewerSchema(
+        f"the rule database has schema revision {revision}, and this limen supports revisions up "
+        f"to {newest_known}; upgrade limen"
+    )
 
 
 @contextmanager
