@@ -18,13 +18,15 @@ from msgspec import Struct
 
 from limen.connect import is_shared
 from limen.errors import ConfigurationError, InvalidRules, StoreError
-from limen.rules.document import load, parse_text
-from limen.rules.stores.faults import NewerSchema
+from limen.rules.document import load, parse, parse_text
+from limen.rules.stores.faults import NewerSchema, NoAnswer
 from limen.rules.stores.sql import SqlStore
 from limen.rules.stores.tokens import Role, new_secret
 from limen.rules.sync.last_good import NAME as LAST_GOOD
 from limen.server.settings import Settings
 
+_FIRST_ANSWER_S = 1.0
+"""How long the start waits for a connection to the database, before the service listens."""
 _ADMIN_TOKEN, _SECRET, _DATABASE = "admin-token", "secret", "rules.db"
 _logger = logging.getLogger("limen.server")
 
@@ -71,18 +73,20 @@ class Place:
     async def prepare(self) -> Prepared:
         """Make the folder, its secrets and the tables. Raises `LimenError` when that fails.
 
-        A database that is away is borne when the rules can come from elsewhere.
+        A database that does not answer is left to `open`. One that fails otherwise is tolerated
+        when the rules can come from elsewhere.
         """
         _make_folder(self.folder)
         self._look_at_file()
         if not self._settings.auth.secret.reveal():
             _keep(self.folder / _SECRET, secrets.token_urlsafe(32))
-        books = SqlStore(self.books)
+        books = SqlStore(self.books, connect_timeout=_FIRST_ANSWER_S)
         try:
-            is_first = await self._open(books)
+            is_first = await self.open(books)
             await self._refuse_strangers(books)
+            await self._look_at_rules(books)
         except StoreError as error:
-            if not self._can_do_without():
+            if not isinstance(error, NoAnswer) and not self._can_do_without():
                 raise
             _logger.warning("starting without the database: %s", error)
             is_first = False
@@ -102,7 +106,19 @@ class Place:
         except InvalidRules as error:
             raise ConfigurationError(f"{self.rules_file}: {error}") from None
 
-    async def _open(self, books: SqlStore) -> bool:
+    async def _look_at_rules(self, books: SqlStore) -> None:
+        """Raise for invalid rules in the database, unless rules can come from elsewhere."""
+        if self.rules_file is not None or self._can_do_without():
+            return
+        snapshot = await books.load()
+        try:
+            if snapshot is not None:
+                parse(snapshot.document)
+        except InvalidRules as error:
+            place = self._settings.rules_place
+            raise ConfigurationError(f"the rules in {place!r}: {error}") from None
+
+    async def open(self, books: SqlStore) -> bool:
         """Bring the database up to date; return whether the starter rules were put there."""
         try:
             await books.prepare()

@@ -30,6 +30,7 @@ from limen.server.audit import AuditWriter
 from limen.server.dashboard.cookie import Cookies
 from limen.server.decisions import Decisions
 from limen.server.envoy.service import RateLimits
+from limen.server.exchange import RETRY_SOON, Rejected
 from limen.server.insight.insight import Insight
 from limen.server.insight.watch import Watch
 from limen.server.place import Place
@@ -38,7 +39,9 @@ from limen.server.receipts import Receipts
 from limen.server.settings import Settings
 
 _LOOK_S = 1.0
-_FIRST_RULES_S = 4.5
+_FIRST_RULES_S = 2.0
+"""How long a start waits for rules and tokens before it listens without them."""
+_POLL_S = 0.01
 _logger = logging.getLogger("limen.server")
 
 
@@ -46,7 +49,8 @@ class Health(Struct, frozen=True):
     """How a worker is."""
 
     status: str
-    """`ok`; `degraded` when it decides without something it should have; `starting`."""
+    """`ok`; `degraded` when it decides without something it should have; `starting` while rules
+    are not loaded."""
     rules: str
     """The version of the rules in force."""
     rules_source: str
@@ -73,8 +77,14 @@ class Health(Struct, frozen=True):
 class Service:
     """What one worker holds."""
 
-    def __init__(self, settings: Settings, folder: Path | None = None) -> None:
-        """Put it together; `folder` is what it shares with the other workers of its parent."""
+    def __init__(
+        self, settings: Settings, folder: Path | None = None, *, others_serve: bool = False
+    ) -> None:
+        """Put it together; `folder` is what it shares with the other workers of its parent.
+
+        With `others_serve`, the start waits for rules however long it takes: other workers answer
+        meanwhile.
+        """
         self.settings: Settings = settings
         self.place: Place = Place(settings)
         self.id: str = f"{os.getpid():x}{secrets.token_hex(3)}"
@@ -135,26 +145,30 @@ class Service:
         )
         self.pools: Pools = Pools()
         """The threads of the admin API."""
+        self._others_serve = others_serve
+        self._has_rules = self._has_looked = False
         self._is_store_away = False
         self._takes_writes = True
         self._probing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to follow rules and tokens. Waits a few seconds at most, and never fails."""
+        """Begin to follow rules and tokens, and wait for them. Never fails.
+
+        While no other worker serves, it waits two seconds at most: it is better to listen and
+        answer that rules are not loaded than not to listen.
+        """
         SwitchFile(self.place.folder).toggle_on()
         self.access.recall()
         self.follower.start()
-        try:
-            # A database that answers, and has none, is not waited for.
-            patience = 0.0 if await self._has_no_rules() else _FIRST_RULES_S
-            await asyncio.to_thread(self.follower.wait, patience)
-        except StoreError as error:
-            _logger.warning("started without rules, so everybody passes: %s", error)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FIRST_RULES_S):
-                await self._look()
         self._watching = asyncio.create_task(self._watch())
+        end = asyncio.get_running_loop().time() + _FIRST_RULES_S
+        while not (self.has_rules and self._has_looked):
+            if not self._others_serve and asyncio.get_running_loop().time() > end:
+                break
+            await asyncio.sleep(_POLL_S)
+        if not self.has_rules:
+            _logger.warning("rules are not loaded yet, so requests for decisions are refused")
         self.insight.start()
 
     async def close(self) -> None:
@@ -177,6 +191,22 @@ class Service:
         self._takes_writes = succeeded
 
     @property
+    def has_rules(self) -> bool:
+        """Whether rules are loaded, or there are none yet. Once true, it stays true."""
+        if not self._has_rules:
+            self._has_rules = self.follower.status.is_loaded
+        return self._has_rules
+
+    def require_rules(self) -> None:
+        """Raise `Rejected` (503) while rules are not loaded.
+
+        With the kill switch on for all rules, none of them would refuse anybody.
+        """
+        if not self.has_rules and not self.follower.status.switch.all:
+            detail = "the rules are not loaded yet; try again, and see /readyz"
+            raise Rejected(503, detail, [RETRY_SOON])
+
+    @property
     def health(self) -> Health:
         """How this worker is. Names no address: it is told to whoever asks."""
         status: Status = self.follower.status
@@ -190,9 +220,8 @@ class Service:
         is_open = any(shard.state == "open" for shard in self.limiter.shards)
         is_away = is_open or self._is_store_away
         is_well = not trouble and not is_away
-        has_rules = status.version or not status.trouble
         return Health(
-            "ok" if is_well else "degraded" if has_rules else "starting",
+            "starting" if not self.has_rules else "ok" if is_well else "degraded",
             status.version,
             status.source,
             max(0.0, time.time() - status.used_at) if status.version else 0.0,
@@ -216,21 +245,18 @@ class Service:
         figures.kill_switch = status.switch.is_on
         figures.instances = status.instances
 
-    async def _has_no_rules(self) -> bool:
-        """Return whether there are no rules yet, for certain."""
-        try:
-            async with asyncio.timeout(_FIRST_RULES_S / 2):
-                return self.place.rules_file is None and not await self.books.version()
-        except (LimenError, TimeoutError):
-            return False
-
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_S)
             try:
                 await self._look()
             except Exception:  # whatever it is: who looks no more lets revoked tokens hold
                 _logger.exception("looking after store and tokens failed; it goes on")
+            self._has_looked = True
+            await asyncio.sleep(_LOOK_S)
+            if not self.has_rules:
+                # The database did not answer when the service was started.
+                with contextlib.suppress(StoreError):
+                    await self.place.open(self.books)
 
     async def _look(self) -> None:
         is_probing = self._probing is not None and not self._probing.done()

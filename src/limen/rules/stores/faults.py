@@ -24,6 +24,8 @@ _GONE = (
     "the server went away in the middle; what was being changed is there as a whole or not at all: "
     "look at `limen rules history`"
 )
+_NO_ANSWER = "the server did not answer in time; check that it runs, and try again"
+_STARTING = "the server is starting or shutting down; try again"
 _NO_TABLES = ("no such table", "no such column", "has no column named")
 """What SQLite says of tables that are not there, or of an older limen."""
 _BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
@@ -52,7 +54,7 @@ _POSTGRESQL = {
     "53100": "the disk of the server is full; make room, and try again",
     "53300": "the server has too many connections; try again, or allow it more",
     "57014": "the server ended the query, which took too long; try again",
-    "57P": "the server is starting or shutting down; try again",
+    "57P": _STARTING,
     "08": _GONE,
     "40": "another change came in between; try again",
     "55P03": "another process has held it for too long; try again, or end that process",
@@ -69,8 +71,20 @@ class NotPrepared(StoreError):
         super().__init__(message)
 
 
+class NoAnswer(StoreError):
+    """Say that the server does not answer yet: it hangs, or it is starting."""
+
+
 class NewerSchema(StoreError):
     """Say that a newer limen made the tables: they may be readable, and are not written."""
+
+
+_KINDS: dict[str, type[StoreError]] = {
+    NOT_PREPARED: NotPrepared,
+    _NO_FILE: NotPrepared,
+    _NO_ANSWER: NoAnswer,
+    _STARTING: NoAnswer,
+}
 
 
 def newer_schema(revision: str, newest_known: str) -> NewerSchema:
@@ -88,8 +102,7 @@ def in_plain_words(address: Address) -> Iterator[None]:
         yield
     except _foreign() as error:
         reason = _reason(error, address)
-        kind = NotPrepared if reason in (NOT_PREPARED, _NO_FILE) else StoreError
-        raise kind(f"rules at {address.shown}: {reason}") from error
+        raise _KINDS.get(reason, StoreError)(f"rules at {address.shown}: {reason}") from error
 
 
 def is_busy(error: BaseException) -> bool:
@@ -141,7 +154,7 @@ def _reason_of_system(error: OSError, address: Address) -> str:
         reason = _file_for_a_folder(address.path)
         return reason or f"{_first_line(error)}; let this user write there, or choose another place"
     if isinstance(error, TimeoutError):
-        return "the server did not answer in time; check that it runs, and try again"
+        return _NO_ANSWER
     if isinstance(error, socket.gaierror):
         if address.is_doubtful:
             return "no such host is known; in the password, write @ as %40"

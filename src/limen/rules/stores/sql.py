@@ -29,7 +29,7 @@ from limen.rules.stores.tokens import Role, Token, grant, id_of
 
 try:
     from limen.rules.stores import condition, keyring
-    from limen.rules.stores.database import Database
+    from limen.rules.stores.database import CONNECT_S, Database
     from limen.rules.stores.faults import TO_PREPARE, NewerSchema, NotPrepared
     from limen.rules.stores.ledger import (
         Ledger,
@@ -60,17 +60,20 @@ _MAX_LIMIT = 1_000
 class SqlStore:
     """The rules of one database. It may be used from any event loop, and by many processes.
 
-    `busy_timeout`: for how many seconds a writer waits for others.
+    `busy_timeout`: for how many seconds a writer waits for others. `connect_timeout`: for how many
+    seconds a connection to PostgreSQL may take.
     """
 
-    def __init__(self, url: str, *, busy_timeout: float = 5.0) -> None:
+    def __init__(
+        self, url: str, *, busy_timeout: float = 5.0, connect_timeout: float = CONNECT_S
+    ) -> None:
         self._address = parse(url)
         need_packages(self._address)
         if type(busy_timeout) not in (int, float) or not 0 <= busy_timeout <= 3600:
             raise ConfigurationError(
                 f"busy_timeout must be seconds from 0 to 3600, got {shown(busy_timeout)}"
             )
-        self._database = Database(self._address, busy_timeout)
+        self._database = Database(self._address, busy_timeout, connect_timeout)
         self.obstacle: condition.Obstacle | None = None
         """Why the database accepts no changes, as the last `tokens_version` found; None when it
         does. Stays as it is while the database does not answer."""
