@@ -267,3 +267,15 @@ def test_rolling_restart_keeps_workers_with_rules_until_the_new_ones_have_some(
             server.resume()
         until(lambda: not old & set(service.workers) and len(service.workers) == 2)
         assert not is_allowed(service)
+
+
+def test_database_on_another_host_without_sslmode_is_warned_of_once(tmp_path: Path) -> None:
+    with product(tmp_path, rules="postgresql://limen:canary@db.invalid/limen") as service:
+        assert service.code() == 1
+        [warning] = [line for line in service.complained if "sslmode=verify-full" in line]
+        assert "the server is not verified" in warning
+        assert "canary" not in "".join(service.complained)
+    url = "postgresql://limen@db.invalid/limen?sslmode=disable"
+    with product(tmp_path, rules=url) as service:
+        assert service.code() == 1
+        assert "sslmode" not in "".join(service.complained)

@@ -19,6 +19,7 @@ from msgspec import Struct
 from limen.connect import is_shared
 from limen.errors import ConfigurationError, InvalidRules, StoreError
 from limen.rules.document import load, parse, parse_text
+from limen.rules.stores import address
 from limen.rules.stores.faults import NewerSchema, NoAnswer
 from limen.rules.stores.sql import SqlStore
 from limen.rules.stores.tokens import Role, new_secret
@@ -80,6 +81,7 @@ class Place:
         self._look_at_file()
         if not self._settings.auth.secret.reveal():
             _keep(self.folder / _SECRET, secrets.token_urlsafe(32))
+        self._warn_of_unverified_server()
         books = SqlStore(self.books, connect_timeout=_FIRST_ANSWER_S)
         try:
             is_first = await self.open(books)
@@ -96,6 +98,16 @@ class Place:
             return Prepared(None, is_first)
         _keep(self.folder / _ADMIN_TOKEN, new_secret())
         return Prepared(self.folder / _ADMIN_TOKEN, is_first)
+
+    def _warn_of_unverified_server(self) -> None:
+        database = address.parse(self.books)
+        if address.lacks_sslmode(database, os.environ):
+            _logger.warning(
+                "the connection to %s may be unencrypted, and the server is not verified; add "
+                "?sslmode=verify-full&sslrootcert=FILE to the address, or sslmode=disable on a "
+                "trusted network",
+                database.shown,
+            )
 
     def _look_at_file(self) -> None:
         """Raise for a file of rules that nobody could go by; a good one of before will do."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import sqlite3
+import ssl
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -155,6 +156,11 @@ def _reason_of_system(error: OSError, address: Address) -> str:
         return reason or f"{_first_line(error)}; let this user write there, or choose another place"
     if isinstance(error, TimeoutError):
         return _NO_ANSWER
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"the certificate of the server is not accepted ({error.verify_message}); check "
+            "sslrootcert and the host in the address"
+        )
     if isinstance(error, socket.gaierror):
         if address.is_doubtful:
             return "no such host is known; in the password, write @ as %40"
