@@ -58,7 +58,13 @@ def short() -> Any:
     decisions: Any = _Same()
     access = Access({}, Path())
     app.quick = Quick(  # type: ignore[attr-defined]  # as the app of limen has it
-        decisions, access, lambda: "id", is_open=True, max_body=_MAX_BODY, max_header=_MAX_HEADER
+        decisions,
+        access,
+        lambda: "id",
+        lambda: True,
+        is_open=True,
+        max_body=_MAX_BODY,
+        max_header=_MAX_HEADER,
     )
     return app
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,24 @@ def test_the_service_goes_away_and_comes_back_and_nothing_is_lost(
         form.get_by_role("button", name="Save", exact=True).click()
         heading(form, "login-per-address")
         expect(form.get_by_role("main")).to_contain_text("7/minute")
+
+
+def test_a_database_with_a_newer_schema_is_shown_and_refuses_changes(
+    visit: Visit, tmp_path: Path
+) -> None:
+    visit.forgive("503")
+    with served(tmp_path / "service") as service:
+        with closing(sqlite3.connect(tmp_path / "service" / ".limen" / "rules.db")) as database:
+            database.execute("UPDATE limen_alembic_version SET version_num = '9999'")
+            database.commit()
+        page = visit.open(service, "/")
+        warning = page.get_by_text("A newer version of limen made the tables of the database")
+        expect(warning).to_be_visible(timeout=SLOW_MS)
+        page.goto(f"{service.url}/rules/login-per-address/edit")
+        write(page, MORE)
+        page.get_by_role("button", name="Save", exact=True).click()
+        expect(page.locator(".message.failed")).to_contain_text("schema revision 9999")
+        visit.leave()
 
 
 def test_a_session_that_is_over_says_so_and_one_goes_on_where_one_was(

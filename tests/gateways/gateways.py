@@ -63,8 +63,9 @@ class Kind:
 ENVOY = ("envoy", "--disable-hot-restart", "--concurrency", "1", "--log-level", "warning", "-c")
 STOPPED, SLOW, NOISY = "stopped", "slow", "noisy"
 UNSURE, GUARDED = "unsure", "guarded"
-_PASSES: Failures = {STOPPED: None, SLOW: None, NOISY: None}
-_REFUSES: Failures = {STOPPED: 503, SLOW: 503, NOISY: 503}
+STARTING = "starting"
+_PASSES: Failures = {STOPPED: None, SLOW: None, NOISY: None, STARTING: None}
+_REFUSES: Failures = {STOPPED: 503, SLOW: 503, NOISY: 503, STARTING: 503}
 
 KINDS = (
     Kind(
@@ -81,7 +82,8 @@ KINDS = (
         "caddy",
         ("Caddyfile",),
         ("caddy", "run", "--adapter", "caddyfile", "--config"),
-        open=_PASSES,
+        # A 503 of limen goes to the client.
+        open={**_PASSES, STARTING: 503},
         closed=_REFUSES,
     ),
     Kind(
@@ -89,8 +91,8 @@ KINDS = (
         ("traefik.yaml", "traefik-dynamic.yaml"),
         ("traefik", "--configFile"),
         shows_passing=False,
-        open=_PASSES,
-        closed={STOPPED: 502, SLOW: 504, NOISY: 500},
+        open={**_PASSES, STARTING: 503},
+        closed={STOPPED: 502, SLOW: 504, NOISY: 500, STARTING: 503},
     ),
     Kind(
         "envoy-ext-authz",
@@ -125,7 +127,7 @@ class Gateway:
     inside: int
     """Where the door leads to when all is well."""
     others: dict[str, int]
-    """Where a limen is whose store is away, and one that wants a token."""
+    """Where a limen is whose store is away, one that wants a token, and one without rules yet."""
     port: int = 0
 
     def __str__(self) -> str:

@@ -5,6 +5,9 @@ They do what the file promises, within a moment, and no longer than it lasts.
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
+
 import pytest
 
 from tests.gateways.gateways import (
@@ -12,12 +15,16 @@ from tests.gateways.gateways import (
     NOISY,
     PER_ADDRESS,
     SLOW,
+    STARTING,
     STOPPED,
+    TOKEN,
     UNSURE,
     WAITS_S,
     Gateway,
 )
 from tests.gateways.places import new_address
+from tests.server.product import Product, product
+from tests.servers import HOST
 
 BODY = b"three pieces" * 10_000
 SOON_S = WAITS_S + 0.5  # the rest is for a busy machine
@@ -41,6 +48,30 @@ def test_passes_or_refuses_as_the_file_says(gateway: Gateway, ailment: str) -> N
     answers = [gateway.ask(of=client) for _ in range(PER_ADDRESS)]
     expected_now = [200] * (PER_ADDRESS - 1) + [429]
     assert [answer.status for answer in answers] == expected_now, "it counts again at once"
+
+
+@pytest.fixture(scope="module")
+def starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+    """A limen whose database accepts connections and never answers, so it has no rules yet."""
+    settings = {"gateway__trusted_proxies": HOST, "auth__check_token": TOKEN}
+    with socket.create_server((HOST, 0)) as silent:
+        rules = f"postgresql://limen@{HOST}:{silent.getsockname()[1]}/limen"
+        with product(tmp_path_factory.mktemp("starting"), rules=rules, **settings) as limen:
+            assert limen.ask("/readyz").status == 503
+            yield limen
+
+
+def test_passes_or_refuses_while_limen_has_no_rules_yet(
+    gateway: Gateway, starting: Product
+) -> None:
+    port = starting.grpc_port if gateway.kind.is_grpc else starting.port
+    gateway.others[STARTING] = port
+    expected = (gateway.kind.open if gateway.fails_open else gateway.kind.closed)[STARTING]
+    with gateway.ailing(STARTING):
+        answer = gateway.ask("/orders", of=new_address())
+    assert answer.seconds < SOON_S
+    assert answer.status == (expected or 200)
+    assert ("x-app" in answer.headers) == (expected is None)
 
 
 def test_while_the_store_is_away_each_rule_says_what_to_do(gateway: Gateway) -> None:

@@ -22,6 +22,7 @@ from limen.server.exchange import (
     JSON,
     NO_STORE,
     PROBLEM,
+    RETRY_SOON,
     Gone,
     Headers,
     Receive,
@@ -42,6 +43,7 @@ from limen.server.service import Service
 
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 _SLOTS = "/v1/slots/"
+_NEED_RULES = frozenset({"/v1/check", "/v1/usage", "/v1/slots", "/json"})
 _ADMIN = ("/admin", "/docs", "/openapi.json")
 _LOCAL = re.compile(rb"https?://(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
 
@@ -89,6 +91,7 @@ class App:
             decisions,
             service.access,
             self._new_id,
+            lambda: service.has_rules,
             is_open=self._is_open,
             max_body=self._max_body,
             max_header=service.settings.http.max_header,
@@ -141,6 +144,8 @@ class App:
         elif (origin := header(scope, b"origin")) is not None and not _LOCAL.fullmatch(origin):
             # What listens on loopback without a token is not for the pages in a browser there.
             raise Rejected(403, "pages of other sites may not ask without a token")
+        if path in _NEED_RULES:
+            self.service.require_rules()
         body = await read_body(scope, receive, self._max_body)
         reply = await handler(Asked(body, scope["query_string"], slot, id_))
         await respond(send, reply.status, [*headers, JSON, NO_STORE, *reply.headers], reply.body)
@@ -174,7 +179,9 @@ class App:
         if is_ready:
             health = self.service.health
             # Whoever decides without something it should have decides all the same.
-            status, body = 503 if health.status == "starting" else 200, self._encode(health)
+            body = self._encode(health)
+            if health.status == "starting":
+                status, headers = 503, [*headers, RETRY_SOON]
         await respond(send, status, [*headers, JSON, NO_STORE], body)
 
     async def _tell_metrics(self, scope: Scope, send: Send, headers: Headers) -> None:

@@ -26,6 +26,7 @@ JSON = (b"content-type", b"application/json")
 PROBLEM = (b"content-type", b"application/problem+json")
 # What is true now may be otherwise a moment later, and for somebody else.
 NO_STORE = (b"cache-control", b"no-store")
+RETRY_SOON = (b"retry-after", b"1")
 HEAD = (
     b"x-request-id: %b\r\ncontent-type: %b\r\ncache-control: no-store\r\n%bcontent-length: %d\r\n"
 )

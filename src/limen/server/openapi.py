@@ -52,7 +52,7 @@ _ERRORS = {
     413: "The body is too long.",
     422: "The request is not as it should be. `problems` says what, and where.",
     429: "The token has too many requests in progress.",
-    503: "The database or the store is away. Nothing was changed.",
+    503: "The database or the store is away, or rules are not loaded yet. Nothing was changed.",
 }
 _RETRY_AFTER = ("Retry-After", {"type": "integer", "minimum": 1})
 _HEADERS = {
@@ -189,7 +189,7 @@ def _decisions(settings: Settings) -> dict[str, Any]:
         name: str, summary: str, answer: dict[str, Any], *examples: Any, schema: Any = None
     ) -> dict[str, Any]:
         body = _body(schema or _ref(name), *examples)
-        return {"post": decides(summary, answer, 400, 413, requestBody=body)}
+        return {"post": decides(summary, answer, 400, 413, 503, requestBody=body)}
 
     done = content("Done", "Whether anything changed.")
     one, most = _ref("Question"), settings.http.max_batch
@@ -229,6 +229,7 @@ def _decisions(settings: Settings) -> dict[str, Any]:
             "get": decides(
                 "Say where somebody stands, and charge nothing",
                 content("Verdict", "What `/v1/slots` would say, before it is charged."),
+                503,
                 parameters=[QUERY_OF_ATTRIBUTES],
             )
         },

@@ -18,13 +18,17 @@ from msgspec import Struct
 
 from limen.connect import is_shared
 from limen.errors import ConfigurationError, InvalidRules, StoreError
-from limen.rules.document import load, parse_text
+from limen.rules.document import load, parse, parse_text
+from limen.rules.stores import address
+from limen.rules.stores.faults import NewerSchema, NoAnswer
 from limen.rules.stores.file import FileStore
 from limen.rules.stores.sql import SqlStore
 from limen.rules.stores.tokens import Role, new_secret
 from limen.rules.sync.last_good import LastGood
 from limen.server.settings import Settings
 
+_FIRST_ANSWER_S = 1.0
+"""How long the start waits for a connection to the database, before the service listens."""
 _ADMIN_TOKEN, _SECRET, _DATABASE = "admin-token", "secret", "rules.db"
 _logger = logging.getLogger("limen.server")
 
@@ -71,18 +75,21 @@ class Place:
     async def prepare(self) -> Prepared:
         """Make the folder, its secrets and the tables. Raises `LimenError` when that fails.
 
-        A database that is away is borne when the rules can come from elsewhere.
+        A database that does not answer is left to `open`. One that fails otherwise is tolerated
+        when the rules can come from elsewhere.
         """
         _make_folder(self.folder)
         self._look_at_file()
         if not self._settings.auth.secret.reveal():
             _keep(self.folder / _SECRET, secrets.token_urlsafe(32))
-        books = SqlStore(self.books)
+        self._warn_of_unverified_server()
+        books = SqlStore(self.books, connect_timeout=_FIRST_ANSWER_S)
         try:
-            is_first = await self._open(books)
+            is_first = await self.open(books)
             await self._refuse_strangers(books)
+            await self._look_at_rules(books)
         except StoreError as error:
-            if not self._can_do_without(books):
+            if not isinstance(error, NoAnswer) and not self._can_do_without(books):
                 raise
             _logger.warning("starting without the database: %s", error)
             is_first = False
@@ -93,6 +100,16 @@ class Place:
         _keep(self.folder / _ADMIN_TOKEN, new_secret())
         return Prepared(self.folder / _ADMIN_TOKEN, is_first)
 
+    def _warn_of_unverified_server(self) -> None:
+        database = address.parse(self.books)
+        if address.lacks_sslmode(database, os.environ):
+            _logger.warning(
+                "the connection to %s may be unencrypted, and the server is not verified; add "
+                "?sslmode=verify-full&sslrootcert=FILE to the address, or sslmode=disable on a "
+                "trusted network",
+                database.shown,
+            )
+
     def _look_at_file(self) -> None:
         """Raise for a file of rules that nobody could go by; a good one of before will do."""
         if self.rules_file is None or self._last_good(FileStore(self.rules_file)).is_usable:
@@ -102,9 +119,26 @@ class Place:
         except InvalidRules as error:
             raise ConfigurationError(f"{self.rules_file}: {error}") from None
 
-    async def _open(self, books: SqlStore) -> bool:
+    async def _look_at_rules(self, books: SqlStore) -> None:
+        """Raise for invalid rules in the database, unless rules can come from elsewhere."""
+        if self.rules_file is not None or self._can_do_without(books):
+            return
+        snapshot = await books.load()
+        try:
+            if snapshot is not None:
+                parse(snapshot.document)
+        except InvalidRules as error:
+            place = self._settings.rules_place
+            raise ConfigurationError(f"the rules in {place!r}: {error}") from None
+
+    async def open(self, books: SqlStore) -> bool:
         """Bring the database up to date; return whether the starter rules were put there."""
-        await books.prepare()
+        try:
+            await books.prepare()
+        except NewerSchema as error:
+            await books.load()  # raises when the rules cannot be read either
+            _logger.warning("changes to rules and tokens are refused: %s", error)
+            return False
         # Only where nobody chose the place: elsewhere, no rules may be what somebody wants.
         if self._settings.rules.reveal() or await books.latest() is not None:
             return False

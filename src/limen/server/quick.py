@@ -64,6 +64,7 @@ class Quick:
         decisions: Decisions,
         access: Access,
         new_id: Callable[[], str],
+        has_rules: Callable[[], bool],
         *,
         is_open: bool,
         max_body: int,
@@ -72,6 +73,7 @@ class Quick:
         self._decisions = decisions
         self._access = access
         self._new_id = new_id
+        self._has_rules = has_rules
         self._is_open = is_open
         self._max_body = max_body
         self._max_header = max_header
@@ -86,9 +88,10 @@ class Quick:
     def learn(self, packet: bytes, scope: Scope, *, is_whole: bool) -> None:
         """Remember the head of a request that came whole, or all of it but its body; if as usual.
 
-        At the second time: many a client says something else with each request.
+        At the second time: many a client says something else with each request. Nothing is
+        remembered before rules are loaded, so all goes the long way, which refuses then.
         """
-        if not packet.startswith(_BEGIN):
+        if not packet.startswith(_BEGIN) or not self._has_rules():
             return
         end = packet.find(_END) + len(_END)
         lasting, changing = _parted(packet[:end])

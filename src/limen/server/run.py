@@ -89,7 +89,10 @@ def _serve(
     services: list[Service] = []
 
     def make() -> App:
-        service = Service(settings, None if worker_of is None else worker_of.folder)
+        if worker_of is None:
+            service = Service(settings)
+        else:
+            service = Service(settings, worker_of.folder, others_serve=worker_of.others_serve)
         admin = admin_app(service)
         streams.append(admin.state.live)
         services.append(service)

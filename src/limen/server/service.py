@@ -30,6 +30,7 @@ from limen.server.audit import AuditWriter
 from limen.server.dashboard.cookie import Cookies
 from limen.server.decisions import Decisions
 from limen.server.envoy.service import RateLimits
+from limen.server.exchange import RETRY_SOON, Rejected
 from limen.server.insight.insight import Insight
 from limen.server.insight.watch import Watch
 from limen.server.place import Place
@@ -38,7 +39,9 @@ from limen.server.receipts import Receipts
 from limen.server.settings import Settings
 
 _LOOK_S = 1.0
-_FIRST_RULES_S = 4.5
+_FIRST_RULES_S = 2.0
+"""How long a start waits for rules and tokens before it listens without them."""
+_POLL_S = 0.01
 _logger = logging.getLogger("limen.server")
 
 
@@ -46,7 +49,8 @@ class Health(Struct, frozen=True):
     """How a worker is."""
 
     status: str
-    """`ok`; `degraded` when it decides without something it should have; `starting`."""
+    """`ok`; `degraded` when it decides without something it should have; `starting` while rules
+    are not loaded."""
     rules: str
     """The version of the rules in force."""
     rules_source: str
@@ -61,19 +65,26 @@ class Health(Struct, frozen=True):
     trouble: tuple[str, ...]
     """What else does not work; why is in the log.
 
-    `source`: the database or file of the rules. `tokens`: the database of tokens. `writes`: the
-    last change was not written to the database, and it still takes none. `cache`, `news`,
-    `sharing`: how rules travel by Redis. `rules`: what is there is not believed. `last-good`,
-    `switch`, `instance-file`: files of the data folder. `instances`, `callback`: within the
-    process.
+    `source`: the database or file of the rules. `tokens`: the database of tokens. `read-only`: the
+    database is, so changes are refused. `schema`: a newer limen made its tables, so changes are
+    refused. `writes`: the last change was not written to the database for another reason, and it
+    still takes none. `cache`, `news`, `sharing`: how rules travel by Redis. `rules`: what is there
+    is not believed. `last-good`, `switch`, `instance-file`: files of the data folder.
+    `instances`, `callback`: within the process.
     """
 
 
 class Service:
     """What one worker holds."""
 
-    def __init__(self, settings: Settings, folder: Path | None = None) -> None:
-        """Put it together; `folder` is what it shares with the other workers of its parent."""
+    def __init__(
+        self, settings: Settings, folder: Path | None = None, *, others_serve: bool = False
+    ) -> None:
+        """Put it together; `folder` is what it shares with the other workers of its parent.
+
+        With `others_serve`, the start waits for rules however long it takes: other workers answer
+        meanwhile.
+        """
         self.settings: Settings = settings
         self.place: Place = Place(settings)
         self.id: str = f"{os.getpid():x}{secrets.token_hex(3)}"
@@ -139,26 +150,30 @@ class Service:
         """The kill switch of this host."""
         self.pools: Pools = Pools()
         """The threads of the admin API."""
+        self._others_serve = others_serve
+        self._has_rules = self._has_looked = False
         self._is_store_away = False
         self._takes_writes = True
         self._probing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to follow rules and tokens. Waits a few seconds at most, and never fails."""
+        """Begin to follow rules and tokens, and wait for them. Never fails.
+
+        While no other worker serves, it waits two seconds at most: it is better to listen and
+        answer that rules are not loaded than not to listen.
+        """
         self.switch.toggle_on()
         self.access.recall()
         self.follower.start()
-        try:
-            # A database that answers, and has none, is not waited for.
-            patience = 0.0 if await self._has_no_rules() else _FIRST_RULES_S
-            await asyncio.to_thread(self.follower.wait, patience)
-        except StoreError as error:
-            _logger.warning("started without rules, so everybody passes: %s", error)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FIRST_RULES_S):
-                await self._look()
         self._watching = asyncio.create_task(self._watch())
+        end = asyncio.get_running_loop().time() + _FIRST_RULES_S
+        while not (self.has_rules and self._has_looked):
+            if not self._others_serve and asyncio.get_running_loop().time() > end:
+                break
+            await asyncio.sleep(_POLL_S)
+        if not self.has_rules:
+            _logger.warning("rules are not loaded yet, so requests for decisions are refused")
         self.insight.start()
 
     async def close(self) -> None:
@@ -181,20 +196,37 @@ class Service:
         self._takes_writes = succeeded
 
     @property
+    def has_rules(self) -> bool:
+        """Whether rules are loaded, or there are none yet. Once true, it stays true."""
+        if not self._has_rules:
+            self._has_rules = self.follower.status.is_loaded
+        return self._has_rules
+
+    def require_rules(self) -> None:
+        """Raise `Rejected` (503) while rules are not loaded.
+
+        With the kill switch on for all rules, none of them would refuse anybody.
+        """
+        if not self.has_rules and not self.follower.status.switch.all:
+            detail = "the rules are not loaded yet; try again, and see /readyz"
+            raise Rejected(503, detail, [RETRY_SOON])
+
+    @property
     def health(self) -> Health:
         """How this worker is. Names no address: it is told to whoever asks."""
         status: Status = self.follower.status
         trouble = {"source" if name == "store" else name for name in status.trouble}
         if self.access.is_stale:
             trouble.add("tokens")
-        if not self._takes_writes:
+        if self.books.obstacle is not None:
+            trouble.add(self.books.obstacle.kind)
+        elif not self._takes_writes:
             trouble.add("writes")
         is_open = any(shard.state == "open" for shard in self.limiter.shards)
         is_away = is_open or self._is_store_away
         is_well = not trouble and not is_away
-        has_rules = status.version or not status.trouble
         return Health(
-            "ok" if is_well else "degraded" if has_rules else "starting",
+            "starting" if not self.has_rules else "ok" if is_well else "degraded",
             status.version,
             status.source,
             max(0.0, time.time() - status.used_at) if status.version else 0.0,
@@ -221,29 +253,32 @@ class Service:
         figures.kill_switch = status.switch.is_on
         figures.instances = status.instances
 
-    async def _has_no_rules(self) -> bool:
-        """Return whether there are no rules yet, for certain."""
-        try:
-            async with asyncio.timeout(_FIRST_RULES_S / 2):
-                return self.place.rules_file is None and not await self.books.version()
-        except (LimenError, TimeoutError):
-            return False
-
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_S)
             try:
                 await self._look()
             except Exception:  # whatever it is: who looks no more lets revoked tokens hold
                 _logger.exception("looking after store and tokens failed; it goes on")
+            self._has_looked = True
+            await asyncio.sleep(_LOOK_S)
+            if not self.has_rules:
+                # The database did not answer when the service was started.
+                with contextlib.suppress(StoreError):
+                    await self.place.open(self.books)
 
     async def _look(self) -> None:
         is_probing = self._probing is not None and not self._probing.done()
-        if not self._takes_writes and not is_probing:
+        if not self._takes_writes and not is_probing and self.books.obstacle is None:
             # Not awaited: with a lock on the state, it takes seconds to fail.
             self._probing = asyncio.create_task(self._probe_writes())
         # Neither waits for the other: the first request finds a connection to the store.
-        await asyncio.gather(self.access.refresh(self.books), self._look_at_store())
+        await asyncio.gather(self._look_at_books(), self._look_at_store())
+
+    async def _look_at_books(self) -> None:
+        obstacle = self.books.obstacle
+        await self.access.refresh(self.books)
+        if self.books.obstacle != obstacle:
+            self._log_obstacle()
 
     async def _look_at_store(self) -> None:
         try:
@@ -253,6 +288,13 @@ class Service:
             if not self._is_store_away:
                 _logger.warning("the store is away: %s", error)
             self._is_store_away = True
+
+    def _log_obstacle(self) -> None:
+        obstacle = self.books.obstacle
+        if obstacle is None:
+            _logger.info("the database accepts changes again")
+        else:
+            _logger.warning("the database accepts no changes: %s", obstacle.reason)
 
     async def _probe_writes(self) -> None:
         with contextlib.suppress(StoreError):

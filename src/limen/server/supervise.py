@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +27,8 @@ READY_FD = "LIMEN_READY_FD"
 """The worker's end of the line to its parent."""
 FOLDER = "LIMEN_WORKERS_FOLDER"
 """The folder that workers share, if there is one."""
+OTHERS_SERVE = "LIMEN_OTHERS_SERVE"
+"""Set for a worker that is started while others serve."""
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 _STEADY_S = 10.0
 _MAX_DELAY_S = 5.0
@@ -37,9 +39,16 @@ class Parent:
     """A worker's parent, as the worker sees it."""
 
     def __init__(
-        self, listeners: list[socket.socket], line: socket.socket, folder: Path | None = None
+        self,
+        listeners: list[socket.socket],
+        line: socket.socket,
+        folder: Path | None = None,
+        *,
+        others_serve: bool = False,
     ) -> None:
         self.listeners: list[socket.socket] = listeners
+        self.others_serve: bool = others_serve
+        """Whether other workers answer until this one is ready."""
         self.folder: Path | None = folder
         """What all workers share; the parent made it, and will remove it."""
         self.line: socket.socket = line
@@ -67,13 +76,14 @@ def parent() -> Parent | None:
     What told so is taken out of the environment: the children of a worker are no workers.
     """
     fds, line = os.environ.pop(WORKER_FD, None), os.environ.pop(READY_FD, None)
-    folder = os.environ.pop(FOLDER, "")
+    folder, others_serve = os.environ.pop(FOLDER, ""), bool(os.environ.pop(OTHERS_SERVE, ""))
     if fds is None or line is None:
         return None
     try:
         listeners = [socket.socket(fileno=int(fd)) for fd in fds.split(",")]
         own = socket.socket(fileno=int(line))
-        return Parent(listeners, own, Path(folder) if folder else None)
+        shared = Path(folder) if folder else None
+        return Parent(listeners, own, shared, others_serve=others_serve)
     except (ValueError, OSError):
         raise ConfigurationError(
             f"{WORKER_FD}={shown(fds)} and {READY_FD}={shown(line)} are no open sockets: "
@@ -121,7 +131,7 @@ class _Worker:
     """One worker process."""
 
     def __init__(
-        self, command: list[str], listeners: Sequence[socket.socket], folder: Path | None
+        self, command: list[str], listeners: Sequence[socket.socket], told: Mapping[str, str]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.started_at = self._loop.time()
@@ -130,7 +140,7 @@ class _Worker:
         self.ended = asyncio.Event()
         self._line, theirs = socket.socketpair()
         try:
-            self.process = _popen(command, listeners, theirs, folder)
+            self.process = _popen(command, listeners, theirs, told)
         except OSError:
             self._line.close()
             raise
@@ -288,9 +298,11 @@ class _Supervisor:
 
     async def _try(self) -> _Worker | None:
         """Start a worker; return it when it is ready, and None when it does not get so."""
+        told = {} if self._shared is None else {FOLDER: str(self._shared.path)}
+        if any(place.worker is not None for place in self._places):
+            told[OTHERS_SERVE] = "1"
         try:
-            folder = None if self._shared is None else self._shared.path
-            worker = _Worker(self._command, self._listeners, folder)
+            worker = _Worker(self._command, self._listeners, told)
         except OSError as error:
             self._complain(f"cannot start {self._command[0]}: {error.strerror}")
             return None
@@ -342,12 +354,10 @@ def _popen(
     command: list[str],
     listeners: Sequence[socket.socket],
     line: socket.socket,
-    folder: Path | None,
+    told: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
     fds = [listener.fileno() for listener in listeners]
-    told = {WORKER_FD: ",".join(map(str, fds)), READY_FD: str(line.fileno())}
-    if folder is not None:
-        told[FOLDER] = str(folder)
+    told = {**told, WORKER_FD: ",".join(map(str, fds)), READY_FD: str(line.fileno())}
     # In a session of its own: what a terminal tells its programs is for the parent, who tells the
     # workers.
     return subprocess.Popen(

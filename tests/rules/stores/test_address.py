@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from limen.errors import ConfigurationError
-from limen.rules.stores.address import parse
+from limen.rules.stores.address import lacks_sslmode, parse
 from limen.rules.stores.sql import SqlStore
 
 
@@ -106,3 +106,29 @@ def test_missing_package_is_named_with_the_command_that_installs_it(package: str
     assert done.stdout == (
         f"rules in a database need the package {package}; run: pip install 'limen[sql]'"
     )
+
+
+@pytest.mark.parametrize(
+    ("url", "environ", "expected"),
+    [
+        ("postgresql://limen@db.internal/limen", {}, True),
+        ("postgres://limen:secret@192.0.2.7:5433/limen", {}, True),
+        ("postgresql://localhost,db.internal/limen", {}, True),
+        ("postgresql://[2001:db8::1]:5432/limen", {}, True),
+        ("postgresql:///limen?host=db.internal", {}, True),
+        ("postgresql:///limen", {"PGHOST": "db.internal"}, True),
+        ("postgresql://db.internal/limen?sslmode=verify-full", {}, False),
+        ("postgresql://db.internal/limen?sslmode=disable", {}, False),
+        ("postgresql://db.internal/limen", {"PGSSLMODE": "require"}, False),
+        ("postgresql://localhost/limen", {}, False),
+        ("postgresql://127.0.0.1:5433/limen", {}, False),
+        ("postgresql://[::1]/limen", {}, False),
+        ("postgresql:///limen", {}, False),
+        ("postgresql:///limen?host=/run/postgresql", {}, False),
+        ("sqlite:///rules.db", {}, False),
+    ],
+)
+def test_connection_to_another_host_without_sslmode_is_known(
+    url: str, environ: dict[str, str], expected: bool
+) -> None:
+    assert lacks_sslmode(parse(url), environ) is expected

@@ -23,6 +23,7 @@ from limen.rules.stores.sql import SqlStore
 from tests.postgres import ESCAPED_PASSWORD, Postgres
 from tests.rules.stores import work
 from tests.rules.stores.acts import FIRST, SECOND, THIRD, execute, run, save, written
+from tests.rules.stores.conftest import DATABASE
 from tests.servers import HOST, free_port
 
 
@@ -237,6 +238,50 @@ def test_read_only_file_writes_nothing(lite: SqlStore, sqlite_url: str, path: Pa
     assert isinstance(error, StoreError), error
     assert "let this user" in str(error)
     assert written(lite) == (1, 2, "1")
+
+
+def test_read_only_file_is_seen_without_a_write(
+    lite: SqlStore, sqlite_url: str, path: Path
+) -> None:
+    with read_only(path.parent):
+        obstacle = in_another_process(work.obstacle_for_nobody, sqlite_url)
+    assert obstacle.kind == "read-only"
+    assert f"this user cannot write {path}" in obstacle.reason
+    run(lite.tokens_version())
+    assert lite.obstacle is None
+
+
+def test_read_only_default_of_postgresql_is_seen_without_a_write(
+    server: Postgres, post: SqlStore
+) -> None:
+    server.execute(f"ALTER DATABASE {DATABASE} SET default_transaction_read_only = on")
+    try:
+        run(post.tokens_version())
+        assert post.obstacle is not None
+        assert post.obstacle.kind == "read-only"
+        assert "turn it off" in post.obstacle.reason
+        assert "the server is read-only" in failure(post.save(SECOND, author="a", base=None))
+    finally:
+        server.execute(f"ALTER DATABASE {DATABASE} RESET default_transaction_read_only")
+    run(post.tokens_version())
+    assert post.obstacle is None
+
+
+def test_standby_of_postgresql_is_seen_without_a_write(server: Postgres, post: SqlStore) -> None:
+    server.stop()
+    signal_file = server.folder / "data" / "standby.signal"
+    signal_file.touch()
+    try:
+        server.start()
+        run(post.tokens_version())
+        assert post.obstacle is not None
+        assert "the server is a standby" in post.obstacle.reason
+    finally:
+        server.stop()
+        signal_file.unlink()
+        server.start()
+    run(post.tokens_version())
+    assert post.obstacle is None
 
 
 def test_read_only_folder_takes_no_new_store(lite: SqlStore, sqlite_url: str, path: Path) -> None:

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from limen.errors import StoreError
 from limen.rules.stores import migrate
 from limen.rules.stores.sql import SqlStore
-from limen.rules.stores.tables import metadata
-from tests.rules.stores.acts import FIRST, THIRD, execute, run, save
+from limen.rules.stores.tables import REVISIONS, metadata
+from tests.rules.stores.acts import FIRST, SECOND, THIRD, execute, run, save
 
 NEWEST = "0003"
 OLD_ROWS = (
@@ -181,10 +182,59 @@ def test_prepared_store_is_left_as_it_is(store: SqlStore) -> None:
 def test_tables_of_a_newer_limen_are_left_alone(store: SqlStore) -> None:
     save(store, FIRST)
     execute(store, f"UPDATE {migrate.VERSION_TABLE} SET version_num = '9999'")
-    with pytest.raises(StoreError, match=r"revision 9999, .* upgrade limen here"):
+    with pytest.raises(StoreError, match=r"revision 9999, .* up to 0003; upgrade limen"):
         run(store.prepare())
     assert look(store, revisions) == ["9999"]
     assert run(store.version()) == "1"
+
+
+def test_tables_of_a_newer_limen_can_be_read_and_not_written(store: SqlStore) -> None:
+    save(store, FIRST)
+    token, _ = run(store.create_token("viewer", "a viewer", "ann"))
+    before = run(store.audit())
+    execute(store, f"UPDATE {migrate.VERSION_TABLE} SET version_num = '9999'")
+    changes = (
+        store.save(SECOND, author="ann", base=None),
+        store.activate(1, author="ann"),
+        store.rollback(1, author="ann"),
+        store.create_token("viewer", "another viewer", "ann"),
+        store.revoke_token(token.id, "ann"),
+        store.record("reset", "rule a", "ann"),
+        store.check_writable(),
+    )
+    for change in changes:
+        with pytest.raises(StoreError, match=r"revision 9999, .* up to 0003; upgrade limen"):
+            run(change)
+    assert run(store.tokens_version()) == 1
+    assert store.obstacle is not None
+    assert store.obstacle.kind == "schema"
+    loaded = run(store.load())
+    assert loaded is not None
+    assert loaded.document == FIRST
+    assert (run(store.audit()), run(store.tokens())) == (before, [token])
+    execute(store, f"UPDATE {migrate.VERSION_TABLE} SET version_num = '{NEWEST}'")
+    run(store.tokens_version())
+    assert store.obstacle is None
+    assert save(store, SECOND).version == 2
+
+
+def test_tables_that_a_newer_limen_changed_are_named_by_their_revision(store: SqlStore) -> None:
+    execute(
+        store,
+        f"UPDATE {migrate.VERSION_TABLE} SET version_num = '9999'",
+        "ALTER TABLE limen_state RENAME COLUMN tokens TO tokens_version",
+        "ALTER TABLE limen_state RENAME COLUMN active TO active_version",
+    )
+    for call in (store.load(), store.tokens_version(), store.save(FIRST, author="a", base=None)):
+        with pytest.raises(StoreError, match="schema revision 9999"):
+            run(call)
+    assert store.obstacle is not None
+    assert store.obstacle.kind == "schema"
+
+
+def test_known_revisions_are_the_steps() -> None:
+    steps = ScriptDirectory(str(Path(migrate.__file__).with_name("migrations")))
+    assert tuple(sorted(step.revision for step in steps.walk_revisions())) == REVISIONS
 
 
 def test_migration_that_fails_leaves_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,13 @@ import pwd
 import resource
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from limen.errors import Conflict, StoreError
+from limen.rules.stores.condition import Obstacle
 from limen.rules.stores.sql import SqlStore
 
 PATIENT_S = 30.0
@@ -123,6 +125,16 @@ def save_as_nobody(url: str) -> str:
     """Save as a user who may not write there."""
     _become_nobody()
     return str(asyncio.run(SqlStore(url).save(document(b="6/day"), author="a", base=None)).version)
+
+
+def obstacle_for_nobody(url: str) -> Obstacle | None:
+    """Return the obstacle for a user who may not write there."""
+    _become_nobody()
+    store = SqlStore(url)
+    # In a folder that this user cannot write, SQLite may not even be able to read.
+    with suppress(StoreError):
+        asyncio.run(store.tokens_version())
+    return store.obstacle
 
 
 def prepare_as_nobody(url: str) -> None:

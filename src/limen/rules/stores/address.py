@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from importlib.util import find_spec
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 from msgspec import Struct
 
@@ -66,6 +68,33 @@ def is_same(one: str, other: str) -> bool:
     except ConfigurationError:
         return False
     return a.source == b.source
+
+
+def lacks_sslmode(address: Address, environ: Mapping[str, str]) -> bool:
+    """Return whether PostgreSQL is on another host, and nothing says how to connect to it.
+
+    The driver then uses `prefer`, as libpq does: TLS if the server offers it, and no verification.
+    """
+    if address.kind != "postgresql":
+        return False
+    authority, _, query = address.dsn.partition("://")[2].partition("?")
+    options = parse_qs(query)
+    if "sslmode" in options or "service" in options or environ.get("PGSSLMODE"):
+        return False
+    hosts = authority.partition("/")[0].rpartition("@")[2]
+    named = hosts or ",".join(options.get("host", ())) or environ.get("PGHOST", "")
+    # Without a host it is a socket file, or localhost.
+    return not all(map(_is_local, named.split(",")))
+
+
+def _is_local(host: str) -> bool:
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if not name or name.startswith("/") or name == "localhost":
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def need_packages(address: Address) -> None:

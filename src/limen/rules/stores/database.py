@@ -25,7 +25,8 @@ from limen.rules.stores.faults import in_plain_words, is_busy
 T = TypeVar("T")
 Work = Callable[[AsyncConnection], Awaitable[T]]
 
-_CONNECT_S, _COMMAND_S = 5.0, 10.0
+CONNECT_S = 5.0
+_COMMAND_S = 10.0
 _STATEMENT_MS = 9_000
 """After which PostgreSQL ends a statement: before the driver does, which would leave it running."""
 # The name of our lock among the advisory locks of a PostgreSQL database: "limen", in ASCII.
@@ -36,8 +37,11 @@ _POLL_S = 0.02
 class Database:
     """One database of rules, SQLite or PostgreSQL."""
 
-    def __init__(self, address: Address, busy_timeout: float) -> None:
+    def __init__(
+        self, address: Address, busy_timeout: float, connect_timeout: float = CONNECT_S
+    ) -> None:
         self.address = address
+        self._connect_timeout = connect_timeout
         self._busy_timeout = busy_timeout
         self._lock_ms = max(1, round(busy_timeout * 1_000))  # 0 would be without a bound
         self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine] = (
@@ -102,7 +106,7 @@ class Database:
             if self.address.kind == "sqlite":
                 engine = _sqlite(self.address, self._busy_timeout)
             else:
-                engine = _postgresql(self.address, self._lock_ms)
+                engine = _postgresql(self.address, self._lock_ms, self._connect_timeout)
             self._engines[loop] = engine
         return engine.execution_options(limen_begin=begin)
 
@@ -171,7 +175,7 @@ def _begin(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
 
 
-def _postgresql(address: Address, lock_ms: int) -> AsyncEngine:
+def _postgresql(address: Address, lock_ms: int, connect_timeout: float) -> AsyncEngine:
     import asyncpg  # type: ignore[import-untyped]  # it has no types
 
     async def connect() -> Any:
@@ -179,7 +183,7 @@ def _postgresql(address: Address, lock_ms: int) -> AsyncEngine:
         # and the driver reads it as every program of PostgreSQL does, `sslmode` included.
         try:
             return await asyncpg.connect(
-                address.dsn, timeout=_CONNECT_S, command_timeout=_COMMAND_S
+                address.dsn, timeout=connect_timeout, command_timeout=_COMMAND_S
             )
         except ValueError as error:
             if isinstance(error, asyncpg.InterfaceError | OSError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import sqlite3
+import ssl
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ _GONE = (
     "the server went away in the middle; what was being changed is there as a whole or not at all: "
     "look at `limen rules history`"
 )
+_NO_ANSWER = "the server did not answer in time; check that it runs, and try again"
+_STARTING = "the server is starting or shutting down; try again"
 _NO_TABLES = ("no such table", "no such column", "has no column named")
 """What SQLite says of tables that are not there, or of an older limen."""
 _BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
@@ -45,11 +48,14 @@ _POSTGRESQL = {
     "42P01": NOT_PREPARED,
     "42703": NOT_PREPARED,
     "42501": "this user lacks the right; make it the owner of the tables of limen",
-    "25006": "the server is read-only, as a standby is; use the address of the primary",
+    "25006": (
+        "the server is read-only; use the address of the primary, or turn "
+        "default_transaction_read_only off"
+    ),
     "53100": "the disk of the server is full; make room, and try again",
     "53300": "the server has too many connections; try again, or allow it more",
     "57014": "the server ended the query, which took too long; try again",
-    "57P": "the server is starting or shutting down; try again",
+    "57P": _STARTING,
     "08": _GONE,
     "40": "another change came in between; try again",
     "55P03": "another process has held it for too long; try again, or end that process",
@@ -66,6 +72,30 @@ class NotPrepared(StoreError):
         super().__init__(message)
 
 
+class NoAnswer(StoreError):
+    """Say that the server does not answer yet: it hangs, or it is starting."""
+
+
+class NewerSchema(StoreError):
+    """Say that a newer limen made the tables: they may be readable, and are not written."""
+
+
+_KINDS: dict[str, type[StoreError]] = {
+    NOT_PREPARED: NotPrepared,
+    _NO_FILE: NotPrepared,
+    _NO_ANSWER: NoAnswer,
+    _STARTING: NoAnswer,
+}
+
+
+def newer_schema(revision: str, newest_known: str) -> NewerSchema:
+    """Return the error for a revision of the schema that is not known."""
+    return NewerSchema(
+        f"the rule database has schema revision {revision}, and this limen supports revisions up "
+        f"to {newest_known}; upgrade limen"
+    )
+
+
 @contextmanager
 def in_plain_words(address: Address) -> Iterator[None]:
     """Turn whatever a database can raise inside into a `StoreError`."""
@@ -73,8 +103,7 @@ def in_plain_words(address: Address) -> Iterator[None]:
         yield
     except _foreign() as error:
         reason = _reason(error, address)
-        kind = NotPrepared if reason in (NOT_PREPARED, _NO_FILE) else StoreError
-        raise kind(f"rules at {address.shown}: {reason}") from error
+        raise _KINDS.get(reason, StoreError)(f"rules at {address.shown}: {reason}") from error
 
 
 def is_busy(error: BaseException) -> bool:
@@ -126,7 +155,12 @@ def _reason_of_system(error: OSError, address: Address) -> str:
         reason = _file_for_a_folder(address.path)
         return reason or f"{_first_line(error)}; let this user write there, or choose another place"
     if isinstance(error, TimeoutError):
-        return "the server did not answer in time; check that it runs, and try again"
+        return _NO_ANSWER
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"the certificate of the server is not accepted ({error.verify_message}); check "
+            "sslrootcert and the host in the address"
+        )
     if isinstance(error, socket.gaierror):
         if address.is_doubtful:
             return "no such host is known; in the password, write @ as %40"

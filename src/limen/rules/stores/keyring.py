@@ -29,14 +29,6 @@ from limen.rules.stores.tokens import (
 )
 
 
-async def version(connection: AsyncConnection) -> int:
-    """Return the number that grows with every change to the tokens."""
-    found = await connection.scalar(select(STATE.c.tokens))
-    if found is None:
-        raise NotPrepared
-    return int(found)
-
-
 async def all_tokens(connection: AsyncConnection) -> list[Token]:
     """Return the tokens, newest first."""
     query = select(TOKENS).order_by(TOKENS.c.created_at.desc(), TOKENS.c.id)

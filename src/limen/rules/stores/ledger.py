@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from limen.errors import Conflict, InvalidInput, StoreError
 from limen.rules.diff import Change, changes
 from limen.rules.document import digest
-from limen.rules.stores.faults import NotPrepared
+from limen.rules.stores.faults import NotPrepared, newer_schema
 from limen.rules.stores.records import (
     MAX_VERSION,
     Action,
@@ -29,7 +29,7 @@ from limen.rules.stores.records import (
     valid_comment,
     written,
 )
-from limen.rules.stores.tables import AUDIT, RULE_SETS, STATE
+from limen.rules.stores.tables import AUDIT, REVISIONS, RULE_SETS, SCHEMA, STATE
 
 
 class Act(Struct, frozen=True):
@@ -149,8 +149,13 @@ class Ledger:
 
     @classmethod
     async def locked(cls, connection: AsyncConnection) -> Ledger:
-        """Open the books, when it is our turn."""
-        return cls(connection, await state_of(connection, lock=True))
+        """Open the books, when it is our turn. Raises `NewerSchema`, and has written nothing."""
+        state = await state_of(connection, lock=True)
+        # Behind the lock, so that no migration can come in between.
+        revision = await connection.scalar(select(SCHEMA.c.version_num))
+        if revision is not None and revision not in REVISIONS:
+            raise newer_schema(revision, REVISIONS[-1])
+        return cls(connection, state)
 
     def expect_latest(self, base: int | None) -> None:
         """Raise `Conflict` when an edit was made from another version than the newest."""

@@ -8,6 +8,7 @@ what a token may do: that is for those who are shown one.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,9 +28,9 @@ from limen.rules.stores.records import (
 from limen.rules.stores.tokens import Role, Token, grant, id_of
 
 try:
-    from limen.rules.stores import keyring
-    from limen.rules.stores.database import Database
-    from limen.rules.stores.faults import TO_PREPARE, NotPrepared
+    from limen.rules.stores import condition, keyring
+    from limen.rules.stores.database import CONNECT_S, Database
+    from limen.rules.stores.faults import TO_PREPARE, NewerSchema, NotPrepared
     from limen.rules.stores.ledger import (
         Ledger,
         act,
@@ -59,17 +60,23 @@ _MAX_LIMIT = 1_000
 class SqlStore:
     """The rules of one database. It may be used from any event loop, and by many processes.
 
-    `busy_timeout`: for how many seconds a writer waits for others.
+    `busy_timeout`: for how many seconds a writer waits for others. `connect_timeout`: for how many
+    seconds a connection to PostgreSQL may take.
     """
 
-    def __init__(self, url: str, *, busy_timeout: float = 5.0) -> None:
+    def __init__(
+        self, url: str, *, busy_timeout: float = 5.0, connect_timeout: float = CONNECT_S
+    ) -> None:
         self._address = parse(url)
         need_packages(self._address)
         if type(busy_timeout) not in (int, float) or not 0 <= busy_timeout <= 3600:
             raise ConfigurationError(
                 f"busy_timeout must be seconds from 0 to 3600, got {shown(busy_timeout)}"
             )
-        self._database = Database(self._address, busy_timeout)
+        self._database = Database(self._address, busy_timeout, connect_timeout)
+        self.obstacle: condition.Obstacle | None = None
+        """Why the database accepts no changes, as the last `tokens_version` found; None when it
+        does. Stays as it is while the database does not answer."""
 
     def __repr__(self) -> str:
         return f"SqlStore({self._address.shown!r})"
@@ -82,7 +89,7 @@ class SqlStore:
     async def prepare(self) -> None:
         """Create the tables, or bring them up to date. Of many who call this at once, one does it.
 
-        Raises `StoreError` for tables of a newer limen, and touches nothing.
+        Raises `NewerSchema`, a `StoreError`, for tables of a newer limen, and touches nothing.
         """
         from limen.rules.stores import migrate
 
@@ -251,8 +258,21 @@ class SqlStore:
         return await self._read(keyring.all_tokens)
 
     async def tokens_version(self) -> int:
-        """Return a number that grows with every change to the tokens, cheaply; 0 at first."""
-        return await self._read(keyring.version)
+        """Return a number that grows with every change to the tokens, cheaply; 0 at first.
+
+        Also finds out whether the database accepts changes: see `obstacle`.
+        """
+        path = self._address.path
+        obstacle = None if path is None else await asyncio.to_thread(condition.file_obstacle, path)
+        if obstacle is not None:
+            self.obstacle = obstacle
+        try:
+            found = await self._read(condition.look)
+        except NewerSchema as error:
+            self.obstacle = condition.newer(str(error))
+            raise
+        self.obstacle = found.obstacle or obstacle
+        return found.tokens
 
     async def record(
         self,
@@ -313,6 +333,8 @@ class SqlStore:
 
         try:
             age = await self._database.read(lambda opened: opened.run_sync(migrate.age))
+        except NewerSchema as error:
+            return error
         except StoreError:
             return None
         where = f"rules at {self._address.shown}"

@@ -11,9 +11,17 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    column,
+    table,
 )
 
 metadata: MetaData = MetaData()
+
+REVISIONS: tuple[str, ...] = ("0001", "0002", "0003")
+"""The revisions of the schema that this limen knows, oldest first: the steps in `migrations`."""
+
+# Alembic's own table, with one row: the revision of the schema.
+SCHEMA = table("limen_alembic_version", column("version_num", String))
 
 RULE_SETS = Table(
     "limen_rule_sets",

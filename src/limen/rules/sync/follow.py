@@ -45,6 +45,8 @@ class Status(Struct, frozen=True):
 
     version: str
     """The rules in force; empty when there are none yet."""
+    is_loaded: bool
+    """Whether rules are in force, or the store has answered that there are none."""
     source: Source
     """Where they were taken from: `cache`, `store` or `last-good`."""
     written_at: float
@@ -157,6 +159,7 @@ class Follower:
         seeker = self._seeker
         return Status(
             seeker.version,
+            seeker.is_loaded,
             seeker.source,
             seeker.written_at,
             seeker.used_at,

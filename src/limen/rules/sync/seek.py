@@ -60,6 +60,8 @@ class Seeker:
         self._switch = Switch()
         self._covers = self._switch.covers
         """What of the rules in force is in shadow."""
+        self.is_loaded: bool = False
+        """Whether rules are in force, or the store has answered that there are none."""
         self.source: Source = "none"
         self.written_at: float = 0.0
         self.used_at: float = 0.0
@@ -166,6 +168,7 @@ class Seeker:
         self._asked_at = time.monotonic()
         with self._minding("store"):
             snapshot = await self._in_time(self._load(store, found))
+            self.is_loaded = self.is_loaded or snapshot is None
             if snapshot is None or self._rules is not before:
                 return  # nothing new; or the cache had something meanwhile, and that is newer
             if not self._is_same(snapshot):
@@ -236,6 +239,7 @@ class Seeker:
         self._use(rules.in_shadow(covers))
         self._covers = covers
         self._rules, self._is_confirmed, self._cached, self._refused = rules, False, None, None
+        self.is_loaded = True
         self.source, self.written_at, self.used_at = source, written_at, time.time()
         _logger.info("rules %s are in force: %d rules", rules.version, len(rules.rules))
 

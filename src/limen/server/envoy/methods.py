@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from limen.backends.sampled import SampledLog
 from limen.errors import InvalidInput, InvalidLimit
-from limen.server.access import Access, admit
+from limen.server.access import admit
 from limen.server.envoy.schema import SHOULD_RATE_LIMIT, envoy_schema
-from limen.server.envoy.service import RateLimits
 from limen.server.exchange import Rejected
 from limen.server.grpc import Call, Code, Failed, Methods, Unary
 from limen.server.grpc.health import Health
 from limen.server.grpc.reflection import Reflection
 from limen.server.service import Service
 
-_CODES = {401: Code.UNAUTHENTICATED, 403: Code.PERMISSION_DENIED}
+_CODES = {
+    401: Code.UNAUTHENTICATED,
+    403: Code.PERMISSION_DENIED,
+    503: Code.UNAVAILABLE,
+}
 _MARGIN_S = 0.002
 """What is kept of a client's patience for the way there and back."""
 
@@ -21,10 +24,9 @@ _MARGIN_S = 0.002
 def methods_of(service: Service) -> Methods:
     """Return what a worker answers by gRPC."""
     schema = envoy_schema()
-    health = Health(schema, lambda: service.health.status != "starting")
-    access = None if service.settings.checks_are_open else service.access
+    health = Health(schema, lambda: service.has_rules)
     return {
-        SHOULD_RATE_LIMIT: Unary(_Door(service.envoy, access).should_rate_limit),
+        SHOULD_RATE_LIMIT: Unary(_Door(service).should_rate_limit),
         **health.methods,
         **Reflection(schema).methods,
     }
@@ -33,9 +35,10 @@ def methods_of(service: Service) -> Methods:
 class _Door:
     """Lets those in who may ask."""
 
-    def __init__(self, limits: RateLimits, access: Access | None) -> None:
-        self._limits = limits
-        self._access = access
+    def __init__(self, service: Service) -> None:
+        self._limits = service.envoy
+        self._require_rules = service.require_rules
+        self._access = None if service.settings.checks_are_open else service.access
         """None where no token is needed."""
         self._log = SampledLog(60.0)
 
@@ -45,6 +48,7 @@ class _Door:
                 token = call.authorization
                 caller = None if token is None else self._access.bearer(token)
                 admit(caller, "'authorization: Bearer ...' in the metadata")
+            self._require_rules()
             left = call.timeout
             within = None if left is None else max(left - _MARGIN_S, _MARGIN_S)
             return await self._limits.should_limit(raw, within)

@@ -91,6 +91,7 @@ class Auth:
     async def _answer(self, scope: Scope, receive: Receive, id_: str, peer: str | None) -> Reply:
         question, options = self._read(scope, peer)
         self._admit(question)
+        self._service.require_rules()
         known = self._recalled(question, peer, options)
         await read_body(scope, receive, self._service.settings.http.max_body)
         verdict = await self._decide(known)

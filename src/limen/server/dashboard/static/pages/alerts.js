@@ -10,6 +10,8 @@ const MOST_KEYS = 3;
 const TROUBLES = {
   source: "The database or file of the rules does not answer. The last good rules go on to hold.",
   tokens: "The database of tokens does not answer. Tokens that are known go on to hold.",
+  "read-only": "The database is read-only: changes to rules and tokens are refused. Decisions go on.",
+  schema: "A newer version of limen made the tables of the database: changes to rules and tokens are refused. Decisions go on. Upgrade limen.",
   writes: "The database takes no changes. Rules and tokens that are known go on to hold.",
   cache: "Redis does not hold the rules for other processes.",
   news: "Redis does not tell of new rules: they are found a little later.",
