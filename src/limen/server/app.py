@@ -22,6 +22,7 @@ from limen.server.exchange import (
     JSON,
     NO_STORE,
     PROBLEM,
+    TEXT,
     Gone,
     Headers,
     Receive,
@@ -149,10 +150,13 @@ class App:
         self, scope: Scope, receive: Receive, send: Send, headers: Headers
     ) -> None:
         path = scope["path"]
-        if path in ("/healthz", "/readyz"):
+        if path in ("/healthz", "/readyz", "/healthcheck"):
             if scope["method"] not in ("GET", "HEAD"):
                 raise wrong_method(scope, "GET", "HEAD")
-            await self._tell_health(scope, send, headers, is_ready=path == "/readyz")
+            if path == "/healthcheck":
+                await self._tell_peer_health(send, headers)
+            else:
+                await self._tell_health(scope, send, headers, is_ready=path == "/readyz")
         elif path == "/metrics":
             await self._tell_metrics(scope, send, headers)
         elif path.startswith(_ADMIN):
@@ -176,6 +180,11 @@ class App:
             # Whoever decides without something it should have decides all the same.
             status, body = 503 if health.status == "starting" else 200, self._encode(health)
         await respond(send, status, [*headers, JSON, NO_STORE], body)
+
+    async def _tell_peer_health(self, send: Send, headers: Headers) -> None:
+        """Say the same as `/readyz`, in the words of envoyproxy/ratelimit: for its probes."""
+        status, body = (500, b"") if self.service.health.status == "starting" else (200, b"OK")
+        await respond(send, status, [*headers, TEXT, NO_STORE], body)
 
     async def _tell_metrics(self, scope: Scope, send: Send, headers: Headers) -> None:
         if scope["method"] not in ("GET", "HEAD"):

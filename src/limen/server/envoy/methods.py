@@ -14,6 +14,8 @@ from limen.server.grpc.reflection import Reflection
 from limen.server.service import Service
 
 _CODES = {401: Code.UNAUTHENTICATED, 403: Code.PERMISSION_DENIED}
+_PEER = "ratelimit"
+"""The name under which envoyproxy/ratelimit reports its health, and its probes ask for it."""
 _MARGIN_S = 0.002
 """What is kept of a client's patience for the way there and back."""
 
@@ -21,7 +23,7 @@ _MARGIN_S = 0.002
 def methods_of(service: Service) -> Methods:
     """Return what a worker answers by gRPC."""
     schema = envoy_schema()
-    health = Health(schema, lambda: service.health.status != "starting")
+    health = Health(schema, lambda: service.health.status != "starting", [_PEER])
     access = None if service.settings.checks_are_open else service.access
     return {
         SHOULD_RATE_LIMIT: Unary(_Door(service.envoy, access).should_rate_limit),
