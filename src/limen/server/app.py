@@ -38,11 +38,13 @@ from limen.server.exchange import (
 )
 from limen.server.gateway import auth
 from limen.server.insight.metrics import metrics_text
+from limen.server.peer import is_gone
 from limen.server.quick import Quick
 from limen.server.service import Service
 
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 _SLOTS = "/v1/slots/"
+_ENVOY = "/json"
 _ADMIN = ("/admin", "/docs", "/openapi.json")
 _LOCAL = re.compile(rb"https?://(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
 
@@ -79,7 +81,7 @@ class App:
             "/v1/settle": {"POST": lambda asked: decisions.settle(asked.body)},
             "/v1/usage": {"GET": lambda asked: decisions.usage(asked.query, asked.id)},
             "/v1/slots": {"POST": lambda asked: decisions.acquire(asked.body, asked.id)},
-            "/json": {"POST": lambda asked: service.envoy.should_limit_json(asked.body, asked.id)},
+            _ENVOY: {"POST": lambda asked: service.envoy.should_limit_json(asked.body, asked.id)},
         }
         self._slot_handlers: dict[str, Handler] = {
             "POST": lambda asked: decisions.renew(asked.slot),
@@ -127,6 +129,8 @@ class App:
         if by_method is None:
             if path == auth.PATH or path.startswith(auth.PREFIX):
                 forwarded = await self._auth.answer(scope, receive, id_)
+                if is_gone(scope):
+                    self.service.watch.see_undelivered("auth", allowed=forwarded.status < 400)
                 await respond(send, forwarded.status, headers + forwarded.headers, forwarded.body)
                 return
             if path.startswith(_SLOTS) and len(path) > len(_SLOTS):
@@ -144,6 +148,8 @@ class App:
             raise Rejected(403, "pages of other sites may not ask without a token")
         body = await read_body(scope, receive, self._max_body)
         reply = await handler(Asked(body, scope["query_string"], slot, id_))
+        if path == _ENVOY and is_gone(scope):
+            self.service.watch.see_undelivered("envoy", allowed=reply.status < 400)
         await respond(send, reply.status, [*headers, JSON, NO_STORE, *reply.headers], reply.body)
 
     async def _elsewhere(

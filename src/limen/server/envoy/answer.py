@@ -61,6 +61,11 @@ def response(
     return b"".join(found)
 
 
+def is_allowed(response: bytes) -> bool:
+    """Return whether a response that was made here lets the request pass."""
+    return response.startswith(_OK)
+
+
 def passed(question: Question, readings: Sequence[Reading]) -> bytes:
     """Return the response to a plain question whose request passes, in the usual style.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from limen.backends.sampled import SampledLog
 from limen.errors import InvalidInput, InvalidLimit
 from limen.server.access import Access, admit
+from limen.server.envoy.answer import is_allowed
 from limen.server.envoy.schema import SHOULD_RATE_LIMIT, envoy_schema
 from limen.server.envoy.service import RateLimits
 from limen.server.exchange import Rejected
@@ -25,8 +26,14 @@ def methods_of(service: Service) -> Methods:
     schema = envoy_schema()
     health = Health(schema, lambda: service.health.status != "starting", [_PEER])
     access = None if service.settings.checks_are_open else service.access
+
+    def see_undelivered(response: bytes) -> None:
+        service.watch.see_undelivered("envoy", allowed=is_allowed(response))
+
     return {
-        SHOULD_RATE_LIMIT: Unary(_Door(service.envoy, access).should_rate_limit),
+        SHOULD_RATE_LIMIT: Unary(
+            _Door(service.envoy, access).should_rate_limit, undelivered=see_undelivered
+        ),
         **health.methods,
         **Reflection(schema).methods,
     }
