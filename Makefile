@@ -40,7 +40,7 @@ mutants: $(VENV)/test ## Break the decisions in two hundred ways (8 minutes), an
 	$(BIN)/python -m tests.mutants
 
 bench: $(VENV)/bench ## Measure beside the peers; writes the tables of README.md
-	@command -v h2load > /dev/null || apt-get install --yes -qq nghttp2-client || echo 'no h2load: gateways will be left out'
+	@command -v h2load || { echo 'apt-get install nghttp2-client: for h2load, on this system'; $(call apt,install --yes nghttp2-client); } || echo 'no h2load: gateways will be left out'
 	$(BIN)/python -m bench
 
 screenshots: $(VENV)/test $(VENV)/chromium ## Take a picture of each page of the dashboard: light and dark, wide and phone
@@ -67,20 +67,24 @@ $(VENV)/test: $(VENV)/run
 	$(PIP) --editable '.[test]'
 	@touch $@
 
+# The lists of packages may be old or empty: then a second try, with new ones. Nothing that apt-get says is hidden.
+apt = { apt-get -q $(1) || { echo "apt-get $(1) failed; trying again after apt-get update" && apt-get -q update && apt-get -q $(1); }; }
+
 # A real Prometheus for the tests, from the system's package: unpacked here, and not installed.
 $(VENV)/prometheus: | $(VENV)/test
+	@echo 'apt-get download prometheus: for the tests, unpacked into $(VENV)/opt and not installed'
 	@mkdir -p $(VENV)/opt/download && cd $(VENV)/opt/download && \
-	{ apt-get -qq download prometheus || { apt-get -qq update && apt-get -qq download prometheus; }; } > log 2>&1 && \
-	dpkg-deb -x prometheus_*.deb ../prometheus && touch ../../prometheus || command -v prometheus > /dev/null || \
-	echo 'no Prometheus: apt-get could not download it; tests that need one are skipped, and fail in CI'
+	$(call apt,download prometheus) && dpkg-deb -x prometheus_*.deb ../prometheus && touch ../../prometheus || \
+	echo 'no Prometheus: apt-get could not download it, see above; without one on the PATH, tests that need it are skipped, and fail in CI'
 	@rm -rf $(VENV)/opt/download
 
 # A real Chromium for the tests of the dashboard: the system's package, if it may be installed.
+CHROMIUM := install --yes --no-install-recommends chromium fonts-dejavu-core
 $(VENV)/chromium: export DEBIAN_FRONTEND = noninteractive
-$(VENV)/chromium: CHROMIUM = apt-get install --yes -qq --no-install-recommends chromium fonts-dejavu-core
 $(VENV)/chromium: | $(VENV)/test
-	@{ command -v chromium || $(CHROMIUM) || { apt-get -qq update && $(CHROMIUM); }; } > /dev/null 2>&1 < /dev/null && touch $@ || \
-	echo 'no Chromium: apt-get could not install it; tests that need one are skipped, and fail in CI'
+	@if ! command -v chromium; then echo 'apt-get $(CHROMIUM): for the tests, on this system'; $(call apt,$(CHROMIUM)); fi \
+	< /dev/null && touch $@ || \
+	echo 'no Chromium: apt-get could not install it, see above; tests that need it are skipped, and fail in CI'
 
 $(VENV)/bench: $(VENV)/test
 	$(PIP) --editable '.[bench]'

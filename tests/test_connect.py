@@ -649,6 +649,9 @@ def encrypting(certificate: Path, target_port: int) -> Iterator[Encrypting]:
         thread.join(10)
 
 
+FORMS = [("", ""), ("+cluster", ""), ("+sentinel", "/primary")]
+
+
 class TestTls:
     @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
     @pytest.mark.parametrize("scheme", ["rediss", "valkeys"])
@@ -745,6 +748,57 @@ class TestTls:
             limiter.ping()
         assert limiter.check("k", "2/day").degraded
         assert "did not answer" in caplog.text
+
+    @pytest.mark.parametrize(("form", "path"), FORMS)
+    def test_an_address_with_tls_names_the_one_for_a_server_without_it(
+        self,
+        world: World,
+        open_limiter: Open,
+        caplog: pytest.LogCaptureFixture,
+        form: str,
+        path: str,
+    ) -> None:
+        limiter = open_limiter(f"rediss{form}://{HOST}:{world.port}{path}", deadline=0.05)
+        advice = f"if the server has no TLS, write redis{form}://"
+        with pytest.raises(StoreError) as caught:
+            limiter.ping()
+        assert advice in str(caught.value)
+        assert limiter.check("k", "2/day").degraded
+        assert advice in caplog.text
+
+    @pytest.mark.parametrize(("form", "path"), FORMS)
+    def test_an_address_without_tls_names_the_one_for_a_server_with_it(
+        self,
+        world: World,
+        certificates: Certificates,
+        open_limiter: Open,
+        caplog: pytest.LogCaptureFixture,
+        form: str,
+        path: str,
+    ) -> None:
+        advice = f"if the server has TLS, write rediss{form}://"
+        with encrypting(certificates.right, world.port) as front:
+            limiter = open_limiter(f"redis{form}://{HOST}:{front.port}{path}")
+            with pytest.raises(StoreError) as caught:
+                limiter.ping()
+            assert advice in str(caught.value)
+            assert limiter.check("k", "2/day").degraded
+            assert advice in caplog.text
+
+    @pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile"])
+    def test_a_missing_file_for_tls_is_named(
+        self, open_limiter: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture, option: str
+    ) -> None:
+        missing = tmp_path / "missing.pem"
+        limiter = open_limiter(f"rediss://:{SECRET}@{HOST}:1?{option}={missing}")
+        reason = f"cannot read {missing} ({option}): No such file or directory"
+        with pytest.raises(StoreError) as caught:
+            limiter.ping()
+        assert reason in str(caught.value)
+        assert "running" not in str(caught.value)
+        assert limiter.check("k", "2/day").degraded
+        assert f"(tls): rediss://{HOST}:1: {reason}" in caplog.text
+        assert SECRET not in caplog.text
 
     def test_begins_with_a_handshake_and_no_word_before_it(self, open_limiter: Open) -> None:
         heard = bytearray()

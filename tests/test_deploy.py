@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,16 +42,16 @@ BIN = Path(sys.executable).parent
 LOGIN = {"attributes": {"path": "/login", "ip": "203.0.113.7"}}
 LONGEST_STOP_S = Settings().http.drain_timeout + _PARENTS_PATIENCE_S
 KNOWN = {
-    "Unit": "Description Wants After",
+    "Unit": "Description Wants After StartLimitIntervalSec",
     "Service": """
         Type ExecStart ExecReload Restart RestartSec KillMode TimeoutStopSec DynamicUser
-        StateDirectory StateDirectoryMode WorkingDirectory UMask LimitNOFILE Environment
-        LoadCredential CapabilityBoundingSet LockPersonality MemoryDenyWriteExecute NoNewPrivileges
-        PrivateDevices PrivateTmp PrivateUsers ProcSubset ProtectClock ProtectControlGroups
-        ProtectHome ProtectHostname ProtectKernelLogs ProtectKernelModules ProtectKernelTunables
-        ProtectProc ProtectSystem RemoveIPC RestrictAddressFamilies RestrictNamespaces
-        RestrictRealtime RestrictSUIDSGID SystemCallArchitectures SystemCallFilter
-        SystemCallErrorNumber
+        StateDirectory StateDirectoryMode WorkingDirectory UMask LimitNOFILE MemoryMax
+        TasksMax Environment LoadCredential CapabilityBoundingSet LockPersonality
+        MemoryDenyWriteExecute NoNewPrivileges PrivateDevices PrivateTmp PrivateUsers
+        ProcSubset ProtectClock ProtectControlGroups ProtectHome ProtectHostname
+        ProtectKernelLogs ProtectKernelModules ProtectKernelTunables ProtectProc
+        ProtectSystem RemoveIPC RestrictAddressFamilies RestrictNamespaces RestrictRealtime
+        RestrictSUIDSGID SystemCallArchitectures SystemCallFilter SystemCallErrorNumber
     """,
     "Install": "WantedBy",
 }
@@ -252,9 +253,50 @@ def test_compose_publishes_to_this_host_alone_what_is_for_people_and_programs() 
         "limen": ["127.0.0.1:8080:8080", "127.0.0.1:8081:8081"],
         "grafana": ["127.0.0.1:3000:3000"],
     }
-    assert COMPOSE["networks"]["back"] == {"internal": True}
-    inside = services.keys() - {"limen", "grafana"}
+    assert COMPOSE["networks"] == {
+        "front": None,
+        "back": {"internal": True},
+        "store": {"internal": True},
+    }
+    inside = services.keys() - {"limen", "grafana", "valkey"}
     assert all(services[name]["networks"] == ["back"] for name in inside)
+
+
+def test_valkey_of_compose_is_bounded_and_on_a_network_of_its_own() -> None:
+    services = COMPOSE["services"]
+    assert [name for name, each in services.items() if "store" in each["networks"]] == [
+        "limen",
+        "valkey",
+    ]
+    assert services["valkey"]["networks"] == ["store"]
+    command = services["valkey"]["command"]
+    options = dict(zip(command[1::2], command[2::2], strict=True))
+    assert options["--maxmemory-policy"] == "noeviction"
+    assert re.fullmatch(r"[1-9]\d*[mg]b", options["--maxmemory"])
+    # The password is in a secret, and in no value that `docker inspect` or `ps` shows.
+    assert options["--include"] == "/run/secrets/valkey"
+    assert "valkey" in services["valkey"]["secrets"]
+    assert "requirepass" not in " ".join(command)
+    assert "LIMEN_STORE__URL" not in services["limen"]["environment"]
+
+
+EXACT = re.compile(r"[a-z/]+:v?\d+\.\d+(\.\d+)?(-[a-z-]+)?(@sha256:[0-9a-f]{64})?")
+"""An image by its whole version, and its digest where somebody added one."""
+
+
+def test_images_have_exact_versions() -> None:
+    bases = [step.partition(" AS ")[0] for step in steps("FROM")]
+    assert len(set(bases)) == 1, "what is built in one Python runs in the same"
+    others = [each["image"] for name, each in COMPOSE["services"].items() if name != "limen"]
+    assert [image for image in (*bases, *others) if not EXACT.fullmatch(image)] == []
+    assert "docker buildx imagetools inspect" in README.read_text()
+
+
+def test_the_build_backend_is_pinned_as_in_the_constraints() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    [backend] = project["build-system"]["requires"]
+    assert re.fullmatch(r"hatchling==[\d.]+", backend)
+    assert backend in (ROOT / "constraints.txt").read_text().splitlines()
 
 
 def test_compose_waits_for_health_and_starts_again() -> None:
@@ -280,17 +322,20 @@ def test_what_compose_starts_decides(wheel: Path, tmp_path: Path) -> None:
     kept = tmp_path / "deploy" / "secrets"
     assert kept.stat().st_mode & 0o777 == 0o700
     home, port, log = installed(wheel, tmp_path / "home"), servers.free_port(), tmp_path / "log"
-    options = COMPOSE["services"]["valkey"]["command"][1:]
+    command = COMPOSE["services"]["valkey"]["command"]
+    options = [word.replace("/run/secrets", str(kept)) for word in command[1:]]
     with (
         servers.server(servers.binaries()["valkey"], *options) as valkey,
         postgres.postgres() as database,
     ):
+        store = (kept / "store").read_text().replace("valkey:6379", f"127.0.0.1:{valkey}")
+        (kept / "store").chmod(0o644)
+        (kept / "store").write_text(store)
         (kept / "rules").chmod(0o644)
         (kept / "rules").write_text(f"{database.create_database('limen')}\n")
         values = {"PATH": f"{home}/bin:/usr/bin:/bin", **of_the_image(), **of_compose()}
         environment = {
             name: value.replace("/run/secrets", str(kept))
-            .replace("valkey:6379", f"127.0.0.1:{valkey}")
             .replace("/var/lib/limen", f"{tmp_path}/data")
             .replace(":8080", f":{port}")
             .replace(":8081", ":0")
@@ -315,8 +360,10 @@ def test_what_compose_starts_decides(wheel: Path, tmp_path: Path) -> None:
         assert not is_healthy(environment, port)
         said = log.read_text()
         assert not [name for name in kept.iterdir() if name.read_text().strip() in said]
-        doctor = [f"{home}/bin/limen", "doctor", f"redis://127.0.0.1:{valkey}"]
-        told = subprocess.check_output(doctor, text=True)
+        bare = [f"{home}/bin/limen", "doctor", f"redis://127.0.0.1:{valkey}"]
+        assert "NOAUTH" in subprocess.run(bare, capture_output=True, text=True, check=False).stdout
+        told = subprocess.check_output([*bare[:2], store.strip()], text=True)
+        assert "noeviction, maxmemory 256 MB" in told
         assert re.findall(r"^ok +(eviction|persistence)", told, re.MULTILINE) == [
             "eviction",
             "persistence",
@@ -407,6 +454,11 @@ def test_the_unit_says_what_systemd_knows() -> None:
         ("CapabilityBoundingSet", ""),
     ]:
         assert said(key) == [value]
+    # Fast failures do not end in "failed" for good, and a leak not in a host without memory.
+    assert said("StartLimitIntervalSec") == ["0"]
+    assert float(said("RestartSec")[0]) >= 1
+    assert re.fullmatch(r"\d+[MG]", said("MemoryMax")[0])
+    assert int(said("TasksMax")[0]) >= 128
     for credential in said("LoadCredential"):
         assert f"> {credential.partition(':')[2]}" in README.read_text()
 
@@ -514,6 +566,45 @@ def asking(port: int, token: str) -> Iterator[list[int]]:
     finally:
         stop.set()
         thread.join(20)
+
+
+# The Makefile
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [("prometheus", "download prometheus"), ("chromium", "install --yes")],
+)
+def test_make_says_what_it_installs_and_shows_what_apt_says(
+    tmp_path: Path, target: str, words: str
+) -> None:
+    venv, tools = tmp_path / "venv", tmp_path / "tools"
+    for folder in (venv, tools):
+        folder.mkdir()
+    for name in ("sh", "echo", "mkdir", "touch", "rm", "dpkg-deb", "make"):
+        found = shutil.which(name)
+        assert found, name
+        (tools / name).symlink_to(found)
+    apt = tools / "apt-get"
+    apt.write_text('#!/bin/sh\necho "E: no route to the archive ($*)" >&2\nexit 100\n')
+    apt.chmod(0o755)
+    for name in ("python", "run", "test"):
+        (venv / name).touch()
+    made = subprocess.run(
+        [tools / "make", f"VENV={venv}", "-o", venv / "test", venv / target],
+        cwd=ROOT,
+        env={"PATH": str(tools)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    told = made.stdout
+    assert f"apt-get {words}" in told.splitlines()[0]
+    assert "E: no route to the archive (-q " in told
+    assert "E: no route to the archive (-q update)" in told
+    assert "see above; " in told
+    assert not (venv / target).exists()
 
 
 # The page

@@ -27,8 +27,10 @@ from limen.doctor.facts import Facts, Node, Trouble, Watch
 from limen.doctor.finding import Finding, Status, across
 from limen.model import ALGORITHMS
 from tests import servers
+from tests.test_connect import encrypting
 
 BINARIES = {name: servers.binaries()[name] for name in ("valkey", "redis-6.2")}
+CERTIFICATE = Path(__file__).parent / "server" / "tls" / "one.crt"
 PASSWORD = "hunter2:s3cret"
 NEEDED = tuple(rights.needed_commands("single", 0))
 SINGLE = Facts("single", "redis://h:1", "limen", NEEDED, nodes=(Node("h:1"),))
@@ -708,6 +710,25 @@ def test_a_single_server_under_another_scheme_is_one_failure(
     assert ran.exit_code == 1
     assert len(ran.failures) == 1
     assert "write redis://" in ran.out
+
+
+@pytest.mark.parametrize("form", ["", "+cluster", "+sentinel"])
+def test_a_server_with_tls_under_an_address_without_it_is_named(
+    doctor: Callable[..., Ran], port: int, form: str
+) -> None:
+    with encrypting(CERTIFICATE, port) as front:
+        path = "/x" if "sentinel" in form else ""
+        ran = doctor(f"redis{form}://127.0.0.1:{front.port}{path}")
+    assert ran.marks == {"reachable": "FAIL"}
+    assert f"if the server has TLS, write rediss{form}://" in ran.out
+
+
+def test_a_missing_ca_file_is_named(doctor: Callable[..., Ran], tmp_path: Path) -> None:
+    missing = tmp_path / "ca.pem"
+    ran = doctor(f"rediss://127.0.0.1:1?ssl_ca_certs={missing}")
+    assert ran.marks == {"reachable": "FAIL"}
+    assert f"cannot read {missing} (ssl_ca_certs)" in ran.failures[0]
+    assert "start the server" not in ran.out
 
 
 def test_nobody_there_is_one_failure(doctor: Callable[..., Ran]) -> None:

@@ -174,8 +174,13 @@ def show_token(text: str, token: str = TOKEN) -> str:
 
 
 def with_patience(text: str) -> str:
-    """Wait ten times as long for limen: a machine that tests is busier than a gateway's."""
-    return text.replace("50ms", "500ms").replace("0.05s", "0.5s")
+    """Wait longer for limen: a machine that tests is busier than a gateway's."""
+    return waiting(text, "500ms", "0.5s")
+
+
+def waiting(text: str, milliseconds: str, seconds: str) -> str:
+    """Replace the time that a gateway waits for limen, in the unit of its file."""
+    return re.sub(r"\b(50|250)ms\b", milliseconds, text).replace("0.05s", seconds)
 
 
 def with_ports(text: str, ports: dict[str, int]) -> str:

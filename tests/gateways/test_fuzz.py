@@ -218,8 +218,7 @@ def fuzzer(app_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def _patient(text: str) -> str:
     """Fail closed, and late: a request that passes without a decision must not go unnoticed."""
-    closed = gateways.fail_closed(text)
-    return closed.replace("50ms", "20000ms").replace("0.05s", "20s")
+    return gateways.waiting(gateways.fail_closed(text), "20000ms", "20s")
 
 
 @pytest.mark.timeout(SECONDS + 120)

@@ -201,7 +201,7 @@ def test_series_are_bounded_whatever_comes() -> None:
     assert len({each.labels["server"] for each in samples if "server" in each.labels}) == 129
     labels = {name for each in samples for name in each.labels}
     assert labels == {
-        *("rule", "outcome", "source", "server", "kind", "le", "version"),
+        *("rule", "outcome", "source", "surface", "server", "kind", "le", "version"),
     }
 
 

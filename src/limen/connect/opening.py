@@ -10,6 +10,7 @@ import asyncio
 import socket
 from functools import cache
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 from limen.connect.address import Address, Target
@@ -22,6 +23,18 @@ _OURS: dict[str, Any] = {
     # Replies come in the order of the commands, and nothing else comes.
     "protocol": 2,
 }
+
+
+_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+
+
+class UnreadableFile(OSError):
+    """Says that a file for TLS, which the address names, cannot be read."""
+
+    advice = "correct the path in the address of the store, or let this user read the file"
+
+    def __init__(self, path: str, option: str, reason: str) -> None:
+        super().__init__(f"cannot read {path} ({option}): {reason}")
 
 
 def open_socket(
@@ -74,6 +87,8 @@ def _settings(
     target: Target, address: Address, patience_s: float, sentinel: bool
 ) -> dict[str, Any]:
     options = dict(target.options)
+    if target.tls:
+        _expect_files(options)
     if sentinel:
         # The rules of encryption are one; the login is the sentinels' own.
         kept = {name: value for name, value in options.items() if name.startswith("ssl_")}
@@ -90,3 +105,16 @@ def _settings(
         "socket_timeout": patience_s,
         "socket_connect_timeout": patience_s,
     }
+
+
+def _expect_files(options: dict[str, Any]) -> None:
+    """Raise `UnreadableFile`: OpenSSL says that there is no such file, and not which."""
+    for option in _FILES:
+        path = options.get(option)
+        if path is None:
+            continue
+        try:
+            with Path(path).open("rb"):
+                pass
+        except OSError as error:
+            raise UnreadableFile(str(path), option, error.strerror or str(error)) from None

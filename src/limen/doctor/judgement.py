@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from limen.backends.redis.protocol import tls_advice
+from limen.connect import UnreadableFile
 from limen.doctor.facts import Facts, Node, Trouble
 from limen.doctor.finding import Finding, Status, across, counted
 from limen.doctor.rights import (
@@ -25,9 +27,9 @@ _ADVICE = {
     "connection": "start the server, or check the address and the firewall",
     "timeout": "check the address and the firewall; if they are right, the server hangs",
     "internal": "check the address",
-    "protocol": "this is no Redis: check host and port; for a server with TLS write rediss://",
-    "tls": "for a server without TLS write redis://; else check its certificate and host name, "
-    "or name who signed it: ?ssl_ca_certs=/path/ca.pem",
+    "protocol": "this is no Redis: check host and port",
+    "tls": "check the certificate of the server and the host name, or name who signed it: "
+    "?ssl_ca_certs=/path/ca.pem",
     "rights": "check user and password in the URL: redis://user:password@host",
     "loading": "the server is reading its data: try again when it is done",
     "readonly": "the server takes no writes: look at its role, its replicas and its disk",
@@ -196,8 +198,10 @@ def _unusable(facts: Facts, trouble: Trouble) -> Finding:
         advice = f"this is a single server: write redis://{trouble.where}"
     elif trouble.sentinel and "unknown command" in trouble.text:
         advice = f"this is no sentinel: for a single server write redis://{trouble.where}"
-    elif trouble.kind == "timeout" and facts.where.startswith(("rediss", "valkeys")):
-        advice = _ADVICE["tls"]
+    elif "cannot read" in trouble.text:
+        advice = UnreadableFile.advice
+    elif scheme := tls_advice(trouble.kind, trouble.text, facts.where):
+        advice = f"{scheme}; else {advice}"
     elif "DB index" in trouble.text:
         advice = "the URL names a database that the server does not have: see CONFIG GET databases"
     elif trouble.kind in ("connection", "timeout") and not trouble.sentinel:

@@ -66,6 +66,8 @@ class Figures(Struct):
     """Allowed, denied."""
     fallback: dict[str, _Pair] = {}
     """By who decided instead of the store (`local`, `open`, `closed`): allowed, denied."""
+    undelivered: dict[str, _Pair] = {}
+    """By surface (`auth`, `envoy`): allowed, denied, where the gateway did not wait for it."""
     durations: dict[str, Spread] = {}
     """By surface (`check`, `slots`, `auth`, `envoy`): seconds, by the bounds `TRIP_S`."""
     servers: dict[str, ServerFigures] = {}
@@ -148,7 +150,13 @@ def writable(figures: Figures) -> Figures:
 
     Names that become one by that are added up.
     """
-    tables = (figures.decisions, figures.fallback, figures.durations, figures.tables)
+    tables: Sequence[Mapping[str, object]] = (
+        figures.decisions,
+        figures.fallback,
+        figures.undelivered,
+        figures.durations,
+        figures.tables,
+    )
     names = [figures.rules_version, figures.rules_source, *figures.servers]
     names += [name for table in tables for name in table]
     names += [kind for server in figures.servers.values() for kind in server.faults]
@@ -171,6 +179,7 @@ def _spelt_out(figures: Figures) -> Figures:
         figures,
         decisions=_by_name([figures.decisions], _added, spelt),
         fallback=_by_name([figures.fallback], _added, spelt),
+        undelivered=_by_name([figures.undelivered], _added, spelt),
         durations=_by_name([figures.durations], _spread, spelt),
         servers=_by_name([dict(servers)], _together, spelt),
         tables=_by_name([figures.tables], sum, spelt),
@@ -238,6 +247,7 @@ def merged(figures: Sequence[Figures], now: float) -> Figures:
         ),
         requests=_added([[0, 0], *[each.requests for each in figures]]),
         fallback=_by_name((each.fallback for each in figures), _added),
+        undelivered=_by_name((each.undelivered for each in figures), _added),
         durations=_by_name((each.durations for each in figures), _spread),
         servers=_servers(running, ended, known),
         lost_refunds=sum(each.lost_refunds for each in figures),

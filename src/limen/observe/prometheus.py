@@ -33,6 +33,7 @@ except ImportError as _missing:
 __all__ = ["HasFigures", "LimenCollector", "exposition", "families"]
 
 _OUTCOMES = ("allowed", "denied", "shadow_denied", "degraded")
+_GATEWAYS = ("auth", "envoy")
 _PAIR = _OUTCOMES[:2]
 _SOURCES = ("local", "open", "closed")
 _KINDS: tuple[str, ...] = get_args(FaultKind)
@@ -145,6 +146,16 @@ def _requests(figures: Figures) -> Iterator[Metric]:
     )
     _add_counts(requests, [], _PAIR, figures.requests)
     yield requests
+    undelivered = CounterMetricFamily(
+        "limen_undelivered_decisions",
+        "Decisions for gateways that had closed the connection or the call before the response was "
+        "written. They are in limen_requests_total too; the gateway decided by itself.",
+        labels=["surface", "outcome"],
+    )
+    for surface in _GATEWAYS:
+        counts = figures.undelivered.get(surface, (0, 0))
+        _add_counts(undelivered, [surface], _PAIR, counts)
+    yield undelivered
     durations = _histogram(
         "limen_request_duration", "How long it took to answer a request.", "surface", "seconds"
     )

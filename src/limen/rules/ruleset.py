@@ -228,6 +228,15 @@ class RuleSet:
         found.finish()
         return found
 
+    def is_about(self, attribute: str, value: str) -> bool:
+        """Return whether a rule, also one that is off, or an exemption accepts this value."""
+        sources: list[Rule | Exemption] = [*self.rules, *self.exemptions]
+        for source in sources:
+            condition = source.conditions.get(attribute)
+            if condition is None or condition.holds(value):
+                return True
+        return False
+
     def in_shadow(self, names: frozenset[str] | None) -> RuleSet:
         """Return the same rules with some of them, or all (None), refusing nobody."""
         if names is not None and not names:

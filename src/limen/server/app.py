@@ -23,6 +23,7 @@ from limen.server.exchange import (
     NO_STORE,
     PROBLEM,
     RETRY_SOON,
+    TEXT,
     Gone,
     Headers,
     Receive,
@@ -38,12 +39,14 @@ from limen.server.exchange import (
 )
 from limen.server.gateway import auth
 from limen.server.insight.metrics import metrics_text
+from limen.server.peer import is_gone
 from limen.server.quick import Quick
 from limen.server.service import Service
 
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 _SLOTS = "/v1/slots/"
-_NEED_RULES = frozenset({"/v1/check", "/v1/usage", "/v1/slots", "/json"})
+_ENVOY = "/json"
+_NEED_RULES = frozenset({"/v1/check", "/v1/usage", "/v1/slots", _ENVOY})
 _ADMIN = ("/admin", "/docs", "/openapi.json")
 _LOCAL = re.compile(rb"https?://(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
 
@@ -80,7 +83,7 @@ class App:
             "/v1/settle": {"POST": lambda asked: decisions.settle(asked.body)},
             "/v1/usage": {"GET": lambda asked: decisions.usage(asked.query, asked.id)},
             "/v1/slots": {"POST": lambda asked: decisions.acquire(asked.body, asked.id)},
-            "/json": {"POST": lambda asked: service.envoy.should_limit_json(asked.body, asked.id)},
+            _ENVOY: {"POST": lambda asked: service.envoy.should_limit_json(asked.body, asked.id)},
         }
         self._slot_handlers: dict[str, Handler] = {
             "POST": lambda asked: decisions.renew(asked.slot),
@@ -129,6 +132,8 @@ class App:
         if by_method is None:
             if path == auth.PATH or path.startswith(auth.PREFIX):
                 forwarded = await self._auth.answer(scope, receive, id_)
+                if is_gone(scope):
+                    self.service.watch.see_undelivered("auth", allowed=forwarded.status < 400)
                 await respond(send, forwarded.status, headers + forwarded.headers, forwarded.body)
                 return
             if path.startswith(_SLOTS) and len(path) > len(_SLOTS):
@@ -148,16 +153,21 @@ class App:
             self.service.require_rules()
         body = await read_body(scope, receive, self._max_body)
         reply = await handler(Asked(body, scope["query_string"], slot, id_))
+        if path == _ENVOY and is_gone(scope):
+            self.service.watch.see_undelivered("envoy", allowed=reply.status < 400)
         await respond(send, reply.status, [*headers, JSON, NO_STORE, *reply.headers], reply.body)
 
     async def _elsewhere(
         self, scope: Scope, receive: Receive, send: Send, headers: Headers
     ) -> None:
         path = scope["path"]
-        if path in ("/healthz", "/readyz"):
+        if path in ("/healthz", "/readyz", "/healthcheck"):
             if scope["method"] not in ("GET", "HEAD"):
                 raise wrong_method(scope, "GET", "HEAD")
-            await self._tell_health(scope, send, headers, is_ready=path == "/readyz")
+            if path == "/healthcheck":
+                await self._tell_peer_health(send, headers)
+            else:
+                await self._tell_health(scope, send, headers, is_ready=path == "/readyz")
         elif path == "/metrics":
             await self._tell_metrics(scope, send, headers)
         elif path.startswith(_ADMIN):
@@ -183,6 +193,11 @@ class App:
             if health.status == "starting":
                 status, headers = 503, [*headers, RETRY_SOON]
         await respond(send, status, [*headers, JSON, NO_STORE], body)
+
+    async def _tell_peer_health(self, send: Send, headers: Headers) -> None:
+        """Say the same as `/readyz`, in the words of envoyproxy/ratelimit: for its probes."""
+        status, body = (500, b"") if self.service.health.status == "starting" else (200, b"OK")
+        await respond(send, status, [*headers, TEXT, NO_STORE], body)
 
     async def _tell_metrics(self, scope: Scope, send: Send, headers: Headers) -> None:
         if scope["method"] not in ("GET", "HEAD"):

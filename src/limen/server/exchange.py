@@ -23,6 +23,7 @@ Headers = list[tuple[bytes, bytes]]
 T = TypeVar("T")
 
 JSON = (b"content-type", b"application/json")
+TEXT = (b"content-type", b"text/plain; charset=utf-8")
 PROBLEM = (b"content-type", b"application/problem+json")
 # What is true now may be otherwise a moment later, and for somebody else.
 NO_STORE = (b"cache-control", b"no-store")

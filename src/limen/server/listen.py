@@ -6,9 +6,11 @@ import errno
 import socket
 import ssl
 import sys
+import time
 from pathlib import Path
 
 from limen.errors import ConfigurationError, shown
+from limen.server.certificate import expiry_warning
 
 BACKLOG = 2_048
 """How many clients the kernel lets in that nobody has accepted yet."""
@@ -88,6 +90,10 @@ class Tls:
         # Into another one first: half a change would be one that no client accepts.
         self._load()
         self._load(self.context)
+
+    def expiry_warning(self) -> str | None:
+        """Return a warning if the certificate has expired or will within 14 days; else None."""
+        return expiry_warning(self._certificate, time.time())
 
     def _load(self, context: ssl.SSLContext | None = None) -> ssl.SSLContext:
         context = context or ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

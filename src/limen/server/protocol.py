@@ -36,6 +36,7 @@ from uvicorn.server import ServerState
 
 from limen.backends.sampled import SampledLog
 from limen.server.cycle import Cycle, Refused
+from limen.server.peer import Peer, extensions_of
 
 MAX_HEADERS = 100
 """How many headers a request may have."""
@@ -244,6 +245,7 @@ class Connection(HttpToolsProtocol):
         """What has come meanwhile."""
         self._has_ended = False
         """Whether meanwhile the client said that it sends no more."""
+        self._extensions: dict[str, dict[object, object]] = {}
         self._running: RequestResponseCycle | None = None
         """The request whose turn it is; `cycle` is the newest."""
         # The size of a head is known only when it is over, so until then packets are counted: the
@@ -253,6 +255,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
         """Begin: the first request has to come as soon as the rest of one would."""
         super().connection_made(transport)
+        self._extensions = extensions_of(Peer(transport))
         self._deadline = self.loop.time() + self._read_timeout
         if self._shared.is_draining:
             self.shutdown()
@@ -407,6 +410,7 @@ class Connection(HttpToolsProtocol):
         scope["raw_path"] = raw_path
         scope["path"] = unquote(path) if "%" in path else path
         scope["query_string"] = url.query or b""
+        scope["extensions"] = self._extensions
 
     def _start(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle

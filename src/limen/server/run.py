@@ -164,8 +164,8 @@ def _bind_grpc(place: Bind) -> socket.socket:
 
 def _tell_reload() -> None:
     _logger.info(
-        "SIGHUP: the certificate was loaded anew, if there is one; rules and tokens are followed "
-        "all the time; other settings need a restart, or several workers"
+        "SIGHUP: rules and tokens are followed all the time; other settings need a restart, or "
+        "several workers"
     )
 
 

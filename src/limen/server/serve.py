@@ -142,6 +142,7 @@ class _Run:
         sites = [_Site(each, connections, self._tls) for each in self._listeners]
         sites += [_Site(each.listener, each.open(app), each.tls) for each in self._beside]
         servers = [await self._listen(loop, site) for site in sites]
+        self._warn_of_expiry()
         if self._hooks.ready is not None:
             self._hooks.ready()
         if self._parent is not None:
@@ -178,17 +179,27 @@ class _Run:
             signal.signal(number, signal.SIG_DFL)
 
     def _on_hangup(self) -> None:
+        certificates = self._certificates()
         try:
-            shown = [each for each in (self._tls, *[site.tls for site in self._beside]) if each]
-            for tls in shown:
+            for tls in certificates:
                 tls.reload()
-            if shown:
+            if certificates:
                 _logger.info("the certificate was loaded anew")
         except LimenError as error:
             _logger.error("the certificate stays as it was: %s", error)
+        else:
+            self._warn_of_expiry()
         act = self._hooks.signals.get(signal.SIGHUP)
         if act is not None:
             act()
+
+    def _certificates(self) -> list[Tls]:
+        return [tls for tls in (self._tls, *[each.tls for each in self._beside]) if tls is not None]
+
+    def _warn_of_expiry(self) -> None:
+        # All sites share the files of one certificate.
+        for warning in {tls.expiry_warning() for tls in self._certificates()} - {None}:
+            _logger.warning("%s", warning)
 
     def _on_orphaned(self, loop: asyncio.AbstractEventLoop, parent: Parent) -> None:
         if parent.is_gone():

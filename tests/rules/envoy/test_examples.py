@@ -312,3 +312,28 @@ def test_thousands_of_values_are_imported_in_a_moment() -> None:
     entries = [{"key": "user", "value": f"u{number}"} for number in range(2_000)]
     found = import_files([("a.yaml", config(*entries, {"key": "user"}, {"key": "x"}))])
     assert len(found.document["rules"]) == 2_002
+
+
+def test_a_domain_without_limits_stays_known() -> None:
+    config = b"domain: edge*\ndescriptors: [{key: user}]\n"
+    found = import_files([("edge.yaml", config)])
+    assert not found.problems
+    rules = parse_text(write(found.document))
+    assert [(rule.name, rule.mode) for rule in rules.rules] == [("edge", "off")]
+    assert rules.is_about("domain", "edge*")
+    assert not rules.is_about("domain", "edges")
+
+
+def test_quota_mode_refuses_nobody() -> None:
+    """As there: in that mode the service reports what is over, and answers OK."""
+    config = b"""
+domain: edge
+descriptors:
+  - {key: user, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
+"""
+    found = import_files([("edge.yaml", config)])
+    [note] = found.notes
+    assert "refuses nobody, as there" in str(note)
+    engine = Engine(parse_text(write(found.document)), Limiter(clock=ManualClock()))
+    facts = attributes_of("edge", [("user", "1")])
+    assert all(engine.decide(facts).allowed for _ in range(3))

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import asyncpg  # type: ignore[import-untyped]  # it has no types
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -411,3 +412,40 @@ def test_connection_that_an_administrator_ends_writes_nothing(
 
     assert "rules at postgresql://limen:***@" in failure(post._database.write(save_half))
     assert written(post) == (1, 2, "1")
+
+
+def test_a_row_lock_of_another_session_is_named_as_the_cause(
+    post: SqlStore, postgres_url: str
+) -> None:
+    """The message must not ask whether PostgreSQL runs: it does. Its query finds the session."""
+    store = SqlStore(postgres_url, busy_timeout=0.2)
+
+    async def locked() -> tuple[str, int, list[int]]:
+        other = await asyncpg.connect(postgres_url)
+        try:
+            async with other.transaction():
+                await other.execute("SELECT * FROM limen_state FOR UPDATE")
+                with pytest.raises(StoreError) as caught:
+                    await store.save(SECOND, author="ada", base=1)
+                _, _, query = str(caught.value).partition("to find it: ")
+                rows = await other.fetch(query.partition(" (pg_terminate")[0])
+                pid = await other.fetchval("SELECT pg_backend_pid()")
+                return str(caught.value), pid, [row["pid"] for row in rows]
+        finally:
+            await other.close()
+            await store.close()
+
+    message, pid, found = run(locked())
+    assert "another session of the database holds a lock" in message
+    assert "check that" not in message
+    assert pid in found
+    assert ESCAPED_PASSWORD not in message
+
+
+def test_a_missing_ca_file_is_named(postgres_url: str, tmp_path: Path) -> None:
+    missing = tmp_path / "ca.pem"
+    store = SqlStore(f"{postgres_url}?sslmode=verify-ca&sslrootcert={missing}")
+    with pytest.raises(LimenError) as caught:
+        run(store.version())
+    assert str(missing) in str(caught.value)
+    assert "check that it runs" not in str(caught.value)

@@ -61,6 +61,22 @@ def test_it_is_served_over_tls_to_those_with_a_token(tmp_path: Path) -> None:
         assert not [line for line in served.complained if '"error"' in line]
 
 
+def test_health_is_told_under_the_names_of_envoyproxy_ratelimit(tmp_path: Path) -> None:
+    with (
+        product(tmp_path) as served,
+        grpc.insecure_channel(f"localhost:{served.grpc_port}") as channel,
+    ):
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        asked = health_pb2.HealthCheckRequest(service="ratelimit")
+        found = health.Check(asked, timeout=10)
+        assert found.status == health_pb2.HealthCheckResponse.SERVING
+        watched = health.Watch(asked, timeout=10)
+        assert next(watched).status == health_pb2.HealthCheckResponse.SERVING
+        watched.cancel()
+        answer = served.ask("/healthcheck")
+        assert (answer.status, answer.body) == (200, b"OK")
+
+
 def test_grpc_may_be_open_to_others_without_a_token_if_somebody_says_so(tmp_path: Path) -> None:
     with product(tmp_path / "open", "--grpc-bind", ":0", "--checks", "open") as opened:
         assert opened.ask("/readyz").status == 200

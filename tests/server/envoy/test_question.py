@@ -134,6 +134,17 @@ def test_a_look_at_what_is_used_up_refuses_nobody(alone: Alone) -> None:
     assert codes(asked(alone, USER)) == [OVER_LIMIT, OVER_LIMIT]
 
 
+def test_a_look_at_a_limit_of_nothing_is_allowed(alone: Alone) -> None:
+    blocked = {"agent": "robot"}
+    override = (0, HOUR)
+    assert codes(asked(alone, described(blocked, 0))) == [OK, OK]
+    assert codes(asked(alone, described(USER, 0, override))) == [OK, OK]
+    assert codes(asked(alone, blocked)) == [OVER_LIMIT, OVER_LIMIT]
+    # The other descriptor pays; the look at the block does not stop it.
+    response = asked(alone, described(blocked, 0), USER)
+    assert (codes(response), remaining(response)) == ([OK, OK, OK], [0, 4])
+
+
 def test_one_descriptor_may_look_while_another_pays(alone: Alone) -> None:
     assert remaining(asked(alone, described({"user": "a"}, 0), {"user": "b"})) == [5, 4]
     assert remaining(asked(alone, described(USER, 0), described(USER, 2))) == [3, 3]
@@ -187,9 +198,24 @@ def test_a_refused_request_charges_none_of_its_descriptors(alone: Alone) -> None
 def test_a_block_refuses_all_and_charges_none(alone: Alone) -> None:
     response = asked(alone, USER, {"agent": "robot"})
     assert codes(response) == [OVER_LIMIT, OK, OVER_LIMIT]
-    assert not any(status.HasField("current_limit") for status in response.statuses)
+    assert [status.HasField("current_limit") for status in response.statuses] == [True, False]
     assert remaining(asked(alone, described(USER, 0))) == [5]
     assert codes(asked(alone, {"agent": "human"})) == [OK, OK]
+
+
+@pytest.mark.parametrize("limit", [None, (0, HOUR)])
+def test_limit_and_remaining_are_told_beside_a_limit_of_nothing(
+    alone: Alone, limit: tuple[int, int] | None
+) -> None:
+    asked(alone, described(USER, 2))
+    nothing = described({"agent": "robot"}, None, limit)
+    response = asked(alone, USER, nothing, {"user": "2"}, described({"path": "/"}, 2), USER)
+    assert codes(response) == [OVER_LIMIT, OK, OVER_LIMIT, OK, OK, OK]
+    assert remaining(response) == [3, 0, 5, 3, 3]
+    assert [each.current_limit.requests_per_unit for each in response.statuses] == [5, 0, 5, 3, 5]
+    assert remaining(asked(alone, described(USER, 0))) == [3], "nobody was charged"
+    over = asked(alone, described(USER, 4), nothing)
+    assert (codes(over), remaining(over)) == ([OVER_LIMIT] * 3, [3, 0])
 
 
 def test_of_several_limits_on_one_descriptor_the_nearest_is_told(alone: Alone) -> None:
@@ -269,6 +295,18 @@ def test_a_limit_of_its_own_of_nothing_refuses(alone: Alone) -> None:
     assert remaining(asked(alone, described(USER, 0))) == [5]
 
 
+@pytest.mark.parametrize("limit", [(0, HOUR), (1, HOUR), (1, 0)])
+def test_a_limit_of_its_own_is_ignored_in_an_unknown_domain(
+    alone: Alone, limit: tuple[int, int]
+) -> None:
+    for _ in range(3):
+        response = asked(alone, described(USER, None, limit), domain="elsewhere")
+        assert (codes(response), remaining(response)) == ([OK, OK], [0])
+        assert not response.statuses[0].HasField("current_limit")
+    known = [asked(alone, described(USER, None, (1, HOUR))).overall_code for _ in range(2)]
+    assert known == [OK, OVER_LIMIT]
+
+
 def test_a_limit_of_its_own_counts_each_list_of_entries_apart(alone: Alone) -> None:
     lists: list[Any] = [
         [("a", "1"), ("b", "2")],
@@ -281,7 +319,8 @@ def test_a_limit_of_its_own_counts_each_list_of_entries_apart(alone: Alone) -> N
         assert remaining(asked(alone, described(entries, None, (9, DAY)))) == [8]
     same = described(lists[0], None, (9, DAY))
     assert remaining(asked(alone, same)) == [7]
-    assert remaining(asked(alone, same, domain="other")) == [8]
+    alone.engine.use(parse_text("rules: [{name: a, key: [user], limits: 1/day}]"))
+    assert remaining(asked(alone, same, domain="other")) == [8], "all domains are known"
 
 
 def test_a_limit_of_its_own_may_be_looked_at_and_may_be_larger_than_any(alone: Alone) -> None:

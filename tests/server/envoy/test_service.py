@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 import pytest
 import redis
+from msgspec import structs
 
-from limen.errors import InvalidInput
 from limen.model import AlgorithmName
 from limen.server.envoy.methods import methods_of
 from limen.server.envoy.schema import SHOULD_RATE_LIMIT, RateLimitResponse
@@ -219,9 +219,27 @@ def test_what_is_not_the_message_in_json_is_a_bad_request(alone: Alone, body: by
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"domain": "d"}', b'{"domain": "d", "descriptors": []}'])
-def test_what_makes_no_sense_in_json_is_said(alone: Alone, body: bytes) -> None:
-    with pytest.raises(InvalidInput):
-        post(alone, body)
+def test_a_request_without_domain_or_descriptors_is_a_bad_request_in_json(
+    asker: Asker, body: bytes
+) -> None:
+    answer = asker.ask("POST", "/json", body)
+    assert (answer.status, answer.json["status"]) == (400, 400)
+    assert "domain is empty" in answer.json["detail"] or "descriptors" in answer.json["detail"]
+
+
+# Probes of envoyproxy/ratelimit
+
+
+def test_healthcheck_answers_as_envoyproxy_ratelimit_does(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = asker.ask("GET", "/healthcheck")
+    assert (answer.status, answer.body) == (200, b"OK")
+    assert asker.ask("POST", "/healthcheck").status == 405
+    starting = structs.replace(asker.service.health, status="starting")
+    monkeypatch.setattr(type(asker.service), "health", property(lambda _: starting))
+    answer = asker.ask("GET", "/healthcheck")
+    assert (answer.status, answer.body) == (500, b"")
 
 
 # When the store is away

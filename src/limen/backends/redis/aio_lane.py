@@ -27,7 +27,7 @@ from limen.backends.redis.batch import (
 )
 from limen.backends.redis.breaker import Breaker
 from limen.backends.redis.deadline import ActiveClock
-from limen.backends.redis.protocol import NO_REPLY, Reader, fault_of, new_reader
+from limen.backends.redis.protocol import NO_REPLY, Reader, fault_of, late, new_reader
 from limen.connect import Address, Opened
 
 _MAX_PACKETS = 2
@@ -332,8 +332,7 @@ class Lane(asyncio.Protocol):
 
     def _expire(self, now: float) -> list[tuple[Place, Fault]]:
         """Return the requests whose deadline has passed, and set the next end."""
-        fault = Fault("timeout", f"{self._where}: no answer in time")
-        unsent = structs.replace(fault, unsent=True)
+        fault, unsent = late(self._where, unsent=False), late(self._where, unsent=True)
         sent = [(ticket, fault) for call in self._calls for ticket in call.waiters]
         self._next_end = _NEVER_S
         over: list[tuple[Place, Fault]] = []

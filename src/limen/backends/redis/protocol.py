@@ -18,8 +18,19 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from limen.backends import Fault, FaultKind
+from limen.connect import UnreadableFile
 
-__all__ = ["NO_REPLY", "Reader", "ServerError", "Unfound", "fault_of", "new_reader", "pack_command"]
+__all__ = [
+    "NO_REPLY",
+    "Reader",
+    "ServerError",
+    "Unfound",
+    "fault_of",
+    "late",
+    "new_reader",
+    "pack_command",
+    "tls_advice",
+]
 
 NO_REPLY = object()
 """What a reader gives while a reply is not complete."""
@@ -73,10 +84,11 @@ _ADVICE: dict[FaultKind, str] = {
     "busy": "another script holds the server up; SCRIPT KILL ends it",
     "cluster": "the cluster does not serve this slot now; look at CLUSTER INFO",
     "connection": "is it running, and are host and port right?",
-    "protocol": "is this Redis? With TLS its address begins with rediss://",
+    "protocol": "is this Redis?",
     "poisoned": "a key of ours holds something else; it was left as it is; `reset` deletes it",
     "tls": "check certificates and host name; nothing was sent in the clear",
 }
+_OTHER_SCHEMES = {"redis": "rediss", "rediss": "redis", "valkey": "valkeys", "valkeys": "valkey"}
 
 
 class Unfound(Exception):
@@ -104,12 +116,19 @@ def pack_command(words: Sequence[str | bytes]) -> bytes:
 
 
 def fault_of(error: BaseException | str, where: str) -> Fault:
-    """Say in one word and one line what went wrong, and what to do about it."""
-    kind = _kind(error)
-    advice = _ADVICE.get(kind, "")
+    """Say in one word and one line what went wrong, and what to do about it.
+
+    `where` begins with the address of the store, whose scheme says whether it has TLS.
+    """
+    cause, advice = error, ""
     if isinstance(error, Unfound):
-        kind = _kind(error.last) if isinstance(error.last, Exception) else "connection"
-        advice = error.advice or _ADVICE.get(kind, "")
+        cause = error.last if isinstance(error.last, Exception) else ConnectionError()
+        advice = error.advice
+    kind = _kind(cause)
+    if isinstance(cause, UnreadableFile):
+        advice = advice or UnreadableFile.advice
+    known = (tls_advice(kind, str(cause), where), _ADVICE.get(kind, ""))
+    advice = advice or "; ".join(filter(None, known))
     text = str(error).strip().partition("\n")[0]
     # What follows is what was sent, and of AUTH that is the password.
     text = text.partition(", with args")[0][:160] or type(error).__name__
@@ -119,7 +138,33 @@ def fault_of(error: BaseException | str, where: str) -> Fault:
     return Fault(kind, f"{where}: {text}", advice)
 
 
+def late(where: str, *, unsent: bool) -> Fault:
+    """Return the fault of a request that got no answer in time."""
+    # What has been sent went over a connection whose handshake was done.
+    advice = tls_advice("timeout", "", where) if unsent else ""
+    return Fault("timeout", f"{where}: no answer in time", advice, unsent)
+
+
+def tls_advice(kind: str, text: str, where: str) -> str:
+    """Return which scheme to write if the server and the address do not agree about TLS.
+
+    Empty for what a disagreement does not look like. A server without TLS does not answer a
+    handshake, or says what is none; one with TLS closes the connection at the first command.
+    """
+    scheme, separator, _ = where.partition("://")
+    name, plus, form = scheme.partition("+")
+    other = f"{_OTHER_SCHEMES[name]}{plus}{form}://" if name in _OTHER_SCHEMES else "rediss://"
+    if separator and name in ("rediss", "valkeys"):
+        return f"if the server has no TLS, write {other}" if kind in ("timeout", "tls") else ""
+    is_closed = kind == "connection" and ("reset" in text or "closed" in text)
+    if (is_closed or kind == "protocol") and name != "unix" and form != "unix":
+        return f"if the server has TLS, write {other}"
+    return ""
+
+
 def _kind(error: BaseException | str) -> FaultKind:
+    if isinstance(error, UnreadableFile):
+        return "tls"
     if isinstance(error, str | ServerError):
         text = str(error)
         word = text.partition(" ")[0]

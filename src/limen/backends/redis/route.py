@@ -14,7 +14,7 @@ from msgspec import structs
 from limen.backends import Fault, Reset, Shard, Vitals
 from limen.backends.redis.batch import Again, Packer, Request
 from limen.backends.redis.breaker import Breaker
-from limen.backends.redis.protocol import Unfound, fault_of
+from limen.backends.redis.protocol import Unfound, fault_of, tls_advice
 from limen.chance import CHANCE
 from limen.connect import Address, Target, show_address
 from limen.model import Check, Limit
@@ -232,7 +232,8 @@ class Router:
         if self._trouble is not None and not self.is_known:
             return structs.replace(self._trouble, unsent=True)
         where = self.target.shown
-        return Fault("cluster", f"{where}: no node is known to serve slot {request.slot}")
+        advice = "" if self.is_known else tls_advice("timeout", "", where)
+        return Fault("cluster", f"{where}: no node is known to serve slot {request.slot}", advice)
 
     def owns_nothing(self, address: Address) -> Fault:
         """Say that a server has nothing to decide."""

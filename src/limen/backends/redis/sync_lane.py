@@ -31,7 +31,7 @@ from limen.backends.redis.batch import (
 )
 from limen.backends.redis.breaker import Breaker
 from limen.backends.redis.deadline import Deadline
-from limen.backends.redis.protocol import NO_REPLY, fault_of, new_reader, pack_command
+from limen.backends.redis.protocol import NO_REPLY, fault_of, late, new_reader, pack_command
 from limen.connect import Address
 from limen.cores import cores
 
@@ -485,8 +485,7 @@ class Lane:
             self._send(ticket, lead)
             return
         if ticket.answer is None:
-            where, unsent = self._where, ticket.is_unsent
-            ticket.answer = fault = Fault("timeout", f"{where}: no answer in time", unsent=unsent)
+            ticket.answer = fault = late(self._where, unsent=ticket.is_unsent)
             if self._connects_slowly():
                 self._failed(fault)
         if lead is not None:

@@ -5,7 +5,7 @@ rules for it, and whoever serves Envoy calls it for every descriptor of a reques
 """
 
 from limen.rules.envoy.config import Remark
-from limen.rules.envoy.descriptor import attributes_of, value_of
+from limen.rules.envoy.descriptor import DOMAIN, attributes_of, value_of
 from limen.rules.envoy.translate import Imported, import_files
 
-__all__ = ["Imported", "Remark", "attributes_of", "import_files", "value_of"]
+__all__ = ["DOMAIN", "Imported", "Remark", "attributes_of", "import_files", "value_of"]

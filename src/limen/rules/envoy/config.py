@@ -181,12 +181,12 @@ class Reader:
                 (*path, "share_threshold"), "is for values with a '*'; remove it, or add the star"
             )
         if self._flag(raw, path, "quota_mode") and limit is not None:
-            # There, requests are refused when all their descriptors in this mode are over.
+            # It never refuses there either: metadata of the response names what is over.
             is_shadow = True
             self._note(
                 (*path, "quota_mode"),
-                "imported as mode: shadow, which refuses nobody; where Envoy sends no other "
-                "descriptor in this mode, remove the line 'mode: shadow'",
+                "imported as mode: shadow, which refuses nobody, as there; responses carry no "
+                "quotaModeViolations",
             )
         if limit is not None and limit.requests == 0 and not limit.unlimited:
             self._note(

@@ -25,6 +25,8 @@ _LONGEST_NAME = 64
 _ODD = re.compile(r"[^A-Za-z0-9_.-]+")
 _PLACE = re.compile(r"(rules|exemptions)\[(\d+)\]")
 
+_KNOWN = "Makes the domain known, so that limits that Envoy sends in a descriptor apply."
+
 Condition = str | dict[str, Any] | None
 Way = tuple[Descriptor, ...]
 
@@ -57,8 +59,8 @@ def import_files(files: Iterable[tuple[str, bytes]], algorithm: str = "fixed_win
         if config is not None:
             configs.append(config)
     writer = _Writer(algorithm)
-    for domain, descriptors in _by_domain(configs, notes).items():
-        writer.write(domain, descriptors)
+    for domain, (descriptors, place) in _by_domain(configs, notes).items():
+        writer.write(domain, descriptors, place)
     problems += writer.problems
     document: dict[str, Any] = {"rules": writer.rules}
     if writer.exemptions:
@@ -86,8 +88,18 @@ class _Writer:
         self._algorithm = algorithm
         self._names: set[str] = set()
 
-    def write(self, domain: str, descriptors: Sequence[Descriptor]) -> None:
+    def write(self, domain: str, descriptors: Sequence[Descriptor], place: Place) -> None:
         """Write the rules of a domain."""
+        before = len(self.rules) + len(self.exemptions)
+        self._write(domain, descriptors)
+        if len(self.rules) + len(self.exemptions) == before:
+            # Envoy may send limits of its own for a domain. They count where a rule names it.
+            match = {DOMAIN: domain.replace("*", "\\*")}
+            rule = {"name": self._name(domain, ()), "description": _KNOWN, "match": match}
+            self.rules.append({**rule, "mode": "off"})
+            self.places["rules"].append(place)
+
+    def _write(self, domain: str, descriptors: Sequence[Descriptor]) -> None:
         for way, conditions in self._walk(descriptors, (), ()):
             limit = way[-1].limit
             if limit is None:
@@ -185,18 +197,20 @@ def _cleaned(text: str) -> str:
     return _ODD.sub("_", text).strip("_.-")
 
 
-def _by_domain(configs: Iterable[Config], notes: list[Remark]) -> dict[str, list[Descriptor]]:
-    found: dict[str, list[Descriptor]] = {}
-    files: dict[str, str] = {}
+def _by_domain(
+    configs: Iterable[Config], notes: list[Remark]
+) -> dict[str, tuple[list[Descriptor], Place]]:
+    """Return the descriptors of each domain, and where it stands first."""
+    found: dict[str, tuple[list[Descriptor], Place]] = {}
     for config in configs:
-        first = files.setdefault(config.domain, config.place.file)
         if config.domain in found:
+            first = found[config.domain][1].file
             notes.append(
                 config.place.remark(
                     f"added to what {first} says of {config.domain!r}, as with MERGE_DOMAIN_CONFIG"
                 )
             )
-        found.setdefault(config.domain, []).extend(config.descriptors)
+        found.setdefault(config.domain, ([], config.place))[0].extend(config.descriptors)
     return found
 
 

@@ -5,6 +5,7 @@ Every error of SQLAlchemy, of a driver or of the system becomes a `StoreError` h
 
 from __future__ import annotations
 
+import os
 import socket
 import sqlite3
 import ssl
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -58,8 +60,12 @@ _POSTGRESQL = {
     "57P": _STARTING,
     "08": _GONE,
     "40": "another change came in between; try again",
-    "55P03": "another process has held it for too long; try again, or end that process",
+    "55P03": "another session of the database holds a lock; end that session or its transaction, "
+    "and try again; to find it: SELECT pid, state, query FROM pg_stat_activity JOIN pg_locks "
+    "USING (pid) WHERE relation::regclass::text LIKE '%limen%' (pg_terminate_backend(pid) ends it)",
 }
+
+_TLS_FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 
 _NO_SUCH_OPTION = "42704"
 """What a driver does not know of the options in an address, it asks the server to set."""
@@ -154,6 +160,9 @@ def _reason_of_system(error: OSError, address: Address) -> str:
     if address.path is not None:
         reason = _file_for_a_folder(address.path)
         return reason or f"{_first_line(error)}; let this user write there, or choose another place"
+    file = _unreadable_file(address)
+    if file is not None:
+        return f"{file}; correct the path in the address, or let this user read the file"
     if isinstance(error, TimeoutError):
         return _NO_ANSWER
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -170,6 +179,21 @@ def _reason_of_system(error: OSError, address: Address) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "nobody answers there; check that the server runs, and the address"
     return f"no connection to the server ({_first_line(error)}); check that it runs"
+
+
+def _unreadable_file(address: Address) -> str | None:
+    """Say which file for TLS cannot be read: the driver says that there is no such file."""
+    options = dict(parse_qsl(urlsplit(address.dsn).query))
+    for option in _TLS_FILES:
+        path = options.get(option) or os.environ.get(f"PG{option.upper()}")
+        if not path:
+            continue
+        try:
+            with Path(path).open("rb"):
+                pass
+        except OSError as error:
+            return f"cannot read {path} ({option}): {_first_line(error)}"
+    return None
 
 
 def _file_for_a_folder(path: Path) -> str | None:

@@ -33,11 +33,18 @@ _KEY, _VALUE = b"\x0a", b"\x12"
 
 
 def response(
-    question: Question, verdict: Verdict, styles: tuple[HeaderStyle, ...], now: float
+    question: Question,
+    verdict: Verdict,
+    styles: tuple[HeaderStyle, ...],
+    now: float,
+    beside: Sequence[Decision] = (),
 ) -> bytes:
-    """Return the `RateLimitResponse` to a question, serialised."""
+    """Return the `RateLimitResponse` to a question, serialised.
+
+    `beside` are the decisions for `question.beside`.
+    """
     decision, limits = verdict.decision, question.limits
-    parts = decision.parts if decision is not None else ()
+    parts = decision.parts if decision is not None else beside
     found = [_OK if verdict.allowed else _OVER_LIMIT]
     for descriptor in question.descriptors:
         status = _status(descriptor, parts, limits)
@@ -52,6 +59,11 @@ def response(
         _add(found, [(name.lower().encode(), value.encode()) for name, value in refused.headers])
         found += (_BODY, sized(refused.body))
     return b"".join(found)
+
+
+def is_allowed(response: bytes) -> bool:
+    """Return whether a response that was made here lets the request pass."""
+    return response.startswith(_OK)
 
 
 def passed(question: Question, readings: Sequence[Reading]) -> bytes:

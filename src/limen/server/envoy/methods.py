@@ -5,6 +5,7 @@ from __future__ import annotations
 from limen.backends.sampled import SampledLog
 from limen.errors import InvalidInput, InvalidLimit
 from limen.server.access import admit
+from limen.server.envoy.answer import is_allowed
 from limen.server.envoy.schema import SHOULD_RATE_LIMIT, envoy_schema
 from limen.server.exchange import Rejected
 from limen.server.grpc import Call, Code, Failed, Methods, Unary
@@ -17,6 +18,8 @@ _CODES = {
     403: Code.PERMISSION_DENIED,
     503: Code.UNAVAILABLE,
 }
+_PEER = "ratelimit"
+"""The name under which envoyproxy/ratelimit reports its health, and its probes ask for it."""
 _MARGIN_S = 0.002
 """What is kept of a client's patience for the way there and back."""
 
@@ -24,9 +27,13 @@ _MARGIN_S = 0.002
 def methods_of(service: Service) -> Methods:
     """Return what a worker answers by gRPC."""
     schema = envoy_schema()
-    health = Health(schema, lambda: service.has_rules)
+    health = Health(schema, lambda: service.has_rules, [_PEER])
+
+    def see_undelivered(response: bytes) -> None:
+        service.watch.see_undelivered("envoy", allowed=is_allowed(response))
+
     return {
-        SHOULD_RATE_LIMIT: Unary(_Door(service).should_rate_limit),
+        SHOULD_RATE_LIMIT: Unary(_Door(service).should_rate_limit, undelivered=see_undelivered),
         **health.methods,
         **Reflection(schema).methods,
     }

@@ -18,10 +18,10 @@ from limen.engine import Asked, Together, together
 from limen.engine.asked import ask
 from limen.errors import InvalidInput
 from limen.http import MAX_POLICIES
-from limen.model import MAX_COST
+from limen.model import MAX_COST, Check
 from limen.rules import RuleSet, parse
-from limen.rules.envoy import attributes_of, value_of
-from limen.rules.ruleset import Resolution
+from limen.rules.envoy import DOMAIN, attributes_of, value_of
+from limen.rules.ruleset import MAX_CHECKS, Resolution
 from limen.server.envoy.limits import current_limit
 from limen.server.envoy.schema import RequestAsSent
 from limen.server.faces import Faces, Gallery, faces_of, limits_of
@@ -59,6 +59,9 @@ class Question(NamedTuple):
     """The rule of each limit, in their order; none when the rules alone refuse."""
     is_plain: bool
     """Whether each descriptor comes under one limit that is its own and could refuse it."""
+    beside: tuple[Check, ...]
+    """Checks of the other descriptors when the rules refuse one without counting. They are read
+    and not charged, so that their statuses have a limit and what remains of it."""
 
 
 def decoded(raw: bytes) -> Any:
@@ -106,7 +109,15 @@ def understood(request: Any, rules: RuleSet, gallery: Gallery) -> Question:
     limits = [current_limit(of, limit) for of in found.applied for limit in limits_of(of)]
     names = [face.rule for of_rule in faces.by_rule for face in of_rule] if faces else []
     is_plain = _is_plain(whole, described, faces)
-    return Question(whole, tuple(described), faces, tuple(limits), tuple(names), is_plain)
+    beside = _beside(found, described)
+    return Question(whole, tuple(described), faces, tuple(limits), tuple(names), is_plain, beside)
+
+
+def _beside(found: Resolution, described: Sequence[Described]) -> tuple[Check, ...]:
+    is_useful = any(each.parts and not each.refused for each in described)
+    if not found.refused or not is_useful or len(found.checks) > MAX_CHECKS:
+        return ()
+    return tuple(found.checks)
 
 
 def _described(found: Resolution, parts: range) -> Described:
@@ -135,23 +146,39 @@ def _asked(domain: str, descriptor: Any, hits: int, rules: RuleSet) -> Asked:
     # What is more than any limit holds is refused as well as what is much more.
     hits = min(hits, MAX_COST)
     if descriptor.HasField("limit"):
-        asked = _overridden(domain, entries, descriptor.limit, hits)
+        asked = _overridden(domain, entries, descriptor.limit, hits, rules)
     else:
         try:
             asked = ask(rules, attributes_of(domain, entries), hits, time.time_ns(), slots=False)
         except InvalidInput:
             # A client chose what a rule takes for a cost. An error would let it pass, where Envoy
             # lets pass what nobody answers for.
-            asked = _of(_UNCOUNTABLE, "", hits)
+            return _of(_UNCOUNTABLE, "", hits)
     if not hits:
-        # Who only looks pays nothing, whatever a rule takes for a request.
-        checks = asked.found.checks
-        checks[:] = [structs.replace(check, cost=0) for check in checks]
+        _only_look(asked.found)
     return asked
 
 
-def _overridden(domain: str, entries: list[tuple[str, str]], limit: Any, hits: int) -> Asked:
-    """Return what a limit asks for that the request brings along: instead of all rules."""
+def _only_look(found: Resolution) -> None:
+    """Take the costs and blocks out of a resolution, for a descriptor with `hits_addend` 0.
+
+    The descriptor pays nothing, whatever a rule takes for a request. A block is a limit of 0,
+    which 0 hits do not exceed.
+    """
+    found.checks[:] = [structs.replace(check, cost=0) for check in found.checks]
+    found.applied[:] = [of for of in found.applied if of.refusal != "blocked"]
+    found.refused = any(of.enforce and of.refusal is not None for of in found.applied)
+
+
+def _overridden(
+    domain: str, entries: list[tuple[str, str]], limit: Any, hits: int, rules: RuleSet
+) -> Asked:
+    """Return what a limit asks for that the request brings along: instead of all rules.
+
+    Nothing in a domain that no rule is about, as in envoyproxy/ratelimit.
+    """
+    if not rules.is_about(DOMAIN, domain):
+        return _of(_NONE, "", hits)
     if not 0 < limit.unit < len(_PERIODS):
         raise InvalidInput(f"limit: there is no unit with the number {limit.unit}")
     rules = _rules_of(min(limit.requests_per_unit, _MOST_REQUESTS), limit.unit)
@@ -181,3 +208,5 @@ def _rules_of(requests: int, unit: int) -> RuleSet:
 
 _UNCOUNTABLE = parse({"rules": [{"name": "uncountable", "mode": "block"}]})
 """What refuses a request whose cost is no number, or that comes under too many limits."""
+_NONE = parse({"rules": []})
+"""For a limit that is ignored."""

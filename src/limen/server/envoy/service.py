@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -10,6 +11,7 @@ from google.protobuf import json_format
 from msgspec import Meta, Struct
 
 from limen.engine import AsyncEngine, Verdict
+from limen.errors import InvalidInput, InvalidLimit
 from limen.http import HeaderStyle
 from limen.limiter import AsyncLimiter, Prepared
 from limen.model import Decision
@@ -82,8 +84,8 @@ class RateLimits:
 
     async def _answer(self, question: Question, prepared: Prepared | None, within: float) -> bytes:
         if prepared is None:
-            verdict = await self._decide(question, within)
-            return answer.response(question, verdict, self._styles, time.time())
+            verdict, beside = await self._decide(question, within)
+            return answer.response(question, verdict, self._styles, time.time(), beside)
         together = question.together
         said = await self._limiter.admit(prepared, within)
         if not isinstance(said, Decision):
@@ -95,7 +97,10 @@ class RateLimits:
         return answer.response(question, verdict, self._styles, time.time())
 
     async def should_limit_json(self, body: bytes, id_: str) -> Reply:
-        """Answer the same in JSON: by 200 or 429, with the response. Raises `Rejected`."""
+        """Answer the same in JSON: by 200 or 429, with the response. Raises `Rejected`.
+
+        Every invalid request gets 400, as envoyproxy/ratelimit answers it.
+        """
         try:
             _counted.decode(body)
             request = schema.RateLimitRequest()
@@ -103,9 +108,12 @@ class RateLimits:
         except (json_format.ParseError, ValueError, RecursionError) as error:
             reason = str(error).partition("\n")[0][:200]
             raise Rejected(400, f"the body is no RateLimitRequest in JSON: {reason}") from None
-        question, _ = self._recalled(raw)
-        verdict = await self._decide(question, self._within, id_)
-        answered = answer.response(question, verdict, self._styles, time.time())
+        try:
+            question, _ = self._recalled(raw)
+        except (InvalidInput, InvalidLimit) as error:
+            raise Rejected(400, str(error)) from None
+        verdict, beside = await self._decide(question, self._within, id_)
+        answered = answer.response(question, verdict, self._styles, time.time(), beside)
         message = schema.RateLimitResponse.FromString(answered)
         message.ClearField("raw_body")
         told = json_format.MessageToJson(message, indent=None).encode()
@@ -134,11 +142,17 @@ class RateLimits:
                 self._memo.keep(raw, known, 1_500 + 700 * len(checks) + 3 * len(raw))
         return known
 
-    async def _decide(self, question: Question, within: float, id_: str = "") -> Verdict:
+    async def _decide(
+        self, question: Question, within: float, id_: str = ""
+    ) -> tuple[Verdict, Sequence[Decision]]:
+        """Return the verdict, and the decisions for `question.beside`."""
         together = question.together
-        decision = None
+        decision: Decision | None = None
+        beside: Sequence[Decision] = ()
         if together.checks:
             decision = await self._limiter.ask(together.checks, within=within)
+        elif question.beside:
+            beside = (await self._limiter.ask(question.beside, charge=False, within=within)).parts
         verdict = together.verdict(decision)
         self._watch.see(verdict, "envoy", id_)
-        return verdict
+        return verdict, beside

@@ -58,6 +58,8 @@ class Unary(NamedTuple):
     """A method that answers one message by one."""
 
     answer: Callable[[bytes, Call], Awaitable[bytes]]
+    undelivered: Callable[[bytes], object] | None = None
+    """Called with the answer when the client has given up the call before it."""
 
 
 class Streamed(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from limen.server.grpc.calls import Call, Code, Failed, Methods, Streamed, Unary
@@ -36,11 +36,17 @@ _FILE = File(
 
 
 class Health:
-    """Tells whether the services of a schema can be asked: all of them or none."""
+    """Tells whether the services of a schema can be asked: all of them or none.
 
-    def __init__(self, schema: Schema, is_ready: Callable[[], bool]) -> None:
+    `aliases` are other names that clients may ask for.
+    """
+
+    def __init__(
+        self, schema: Schema, is_ready: Callable[[], bool], aliases: Iterable[str] = ()
+    ) -> None:
         schema.add(_FILE)
         self._services = schema.services
+        self._aliases = frozenset(aliases)
         self._is_ready = is_ready
         self._request: Any = schema.message(f"{_PACKAGE}.HealthCheckRequest")
         self._response: Any = schema.message(f"{_PACKAGE}.HealthCheckResponse")
@@ -71,7 +77,7 @@ class Health:
 
     def _status(self, raw: bytes) -> int:
         service = decoded(self._request, raw).service
-        if service and service not in self._services:
+        if service and service not in self._services and service not in self._aliases:
             return SERVICE_UNKNOWN
         return SERVING if self._is_ready() else NOT_SERVING
 

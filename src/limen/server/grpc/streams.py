@@ -211,7 +211,10 @@ class Streams:
         self._running -= 1
         stream = self._streams.get(number)
         if stream is None:
-            return  # the client has given up
+            # The client has given up.
+            if method.undelivered is not None:
+                method.undelivered(reply)
+            return
         if self._sending.answer(number, stream.window, reply):
             del self._streams[number]
             if self.is_last:

@@ -168,6 +168,7 @@ class Insight:
             decisions=watch.decisions,
             requests=[watch.allowed, watch.refused],
             fallback={source: list(counts) for source, counts in watch.fallback.items()},
+            undelivered={surface: list(counts) for surface, counts in watch.undelivered.items()},
             durations={name: each.spread for name, each in watch.durations.items()},
             servers=servers_of(self._limiter.shards, self._vitals),
             lost_refunds=self._limiter.lost_refunds,

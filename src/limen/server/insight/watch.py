@@ -51,6 +51,9 @@ class Watch:
         """Decisions that somebody else than the store made."""
         self.fallback: dict[str, list[int]] = {}
         """By who made them instead: how many passed, how many did not."""
+        self.undelivered: dict[str, list[int]] = {}
+        """Verdicts whose gateway had closed the connection or the call: by surface, how many would
+        have let pass, how many not."""
         self.recent: Recent = recent or Recent()
         self.durations: dict[str, Histogram] = {name: LazyHistogram(TRIP_S) for name in SURFACES}
         """How long it took to answer, in seconds, by what was asked."""
@@ -115,6 +118,10 @@ class Watch:
                     self._see_uncounted(applied, allowed)
         if self._wants(said):
             self.recent.add(self._seen(said, surface, id_))
+
+    def see_undelivered(self, surface: Surface, *, allowed: bool) -> None:
+        """Take note of a verdict that its gateway did not wait for. It is counted by `see` too."""
+        self.undelivered.setdefault(surface, [0, 0])[not allowed] += 1
 
     def _wants(self, said: Verdict | Decision) -> bool:
         if said.allowed:
