@@ -24,7 +24,7 @@ from limen.rules.stores.tokens import Role, new_secret
 from limen.rules.sync.last_good import NAME as LAST_GOOD
 from limen.server.settings import Settings
 
-_ADMIN_TOKEN, _SECRET, _DATABASE = "admin-token", "secret", "rules.db"
+_ADMIN_TOKEN, _SECRET = "admin-token", "secret"
 _logger = logging.getLogger("limen.server")
 
 
@@ -53,9 +53,7 @@ class Place:
     @property
     def books(self) -> str:
         """The address of the database."""
-        if self.rules_file is None:
-            return self._settings.rules_place.reveal()
-        return f"sqlite:///{self.folder / _DATABASE}"
+        return self._settings.database.reveal()
 
     def secret(self) -> str:
         """Return what signs receipts. Raises `StoreError` when it cannot be read."""

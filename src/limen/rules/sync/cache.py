@@ -94,6 +94,8 @@ class Instance(msgspec.Struct, frozen=True):
     """Where it took them from."""
     started_at: float
     """Seconds since 1970."""
+    switch_at: float = 0.0
+    """When the kill switch that it follows was turned, in seconds since 1970; 0 for never."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -195,8 +197,8 @@ class RuleCache:
         for_ms = str(CLAIM_S * 1_000)
         return bool(await self._link.call("EVAL", _CLAIM, "1", self._claim, who, for_ms))
 
-    async def turn_switch(self, switch: Switch) -> None:
-        """Write the kill switch for every host, and announce it."""
+    async def turn_switch(self, switch: Switch) -> Switch:
+        """Write the kill switch for every host, and announce it; return it with its final time."""
         for _ in range(_TRIES):
             seen = (await self.look()).switch
             before = switches.decode(seen)
@@ -206,7 +208,7 @@ class RuleCache:
             written, size = switches.encode(switch), str(MAX_SWITCH_BYTES)
             if await self._link.call("EVAL", _TURN, "1", self._switch, seen or b"", written, size):
                 await self.announce("switch")
-                return
+                return switch
         raise StoreError(f"{self.where}: others turn the kill switch at the same time; try again")
 
     async def beat(self, instance: Instance) -> int:

@@ -62,6 +62,7 @@ class Fleet:
             version=status.version,
             source=status.source,
             started_at=service.watch.since,
+            switch_at=status.switch.at,
         )
         return Instances(shared=False, instances=[this])
 
