@@ -96,6 +96,16 @@ def instances(settings: Settings, as_json: bool) -> None:
     draw.table(headings, [_row(one) for one in found])
 
 
+def shared_document(store: str, namespace: str) -> dict[str, Any]:
+    """Return the rules that the processes share by way of the store. Raises `LimenError`."""
+
+    async def work(cache: RuleCache) -> dict[str, Any]:
+        entry, _ = await cache.read()
+        return entry.document
+
+    return _use(store, namespace, work)
+
+
 def show_switch(settings: Settings) -> int:
     """Print the kill switch, and which processes follow it; return the exit code."""
     switch = SwitchFile(settings.data_dir).read()

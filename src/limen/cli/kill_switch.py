@@ -6,7 +6,7 @@ import typer
 
 from limen.cli import serving
 from limen.cli.misplaced import refuse_address
-from limen.cli.options import Config, DataDir, Namespace, Store
+from limen.cli.options import Comment, Config, DataDir, Namespace, Rules, Store
 
 app: typer.Typer = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -42,32 +42,51 @@ def turn_on(
         list[str] | None,
         typer.Argument(metavar="RULE", show_default="all", help="Only these rules."),
     ] = None,
+    comment: Comment = "",
     data_dir: DataDir = None,
     store: Store = None,
     namespace: Namespace = None,
+    rules: Rules = None,
     config: Config = None,
 ) -> None:
-    """Put all rules, or some, into shadow."""
-    from limen.cli import fleet
+    """Put all rules, or some, into shadow.
 
-    for rule in rule_names or ():
-        refuse_address(rule, "a rule")
+    A name that no rule has is an error. If the rules cannot be read, names
+    are not verified. The audit gets a row; if its database does not answer,
+    a line on stderr says so, and the switch is turned all the same.
+    """
+    from limen.cli import fleet, switch_database
+
+    names = rule_names or []
+    for name in names:
+        refuse_address(name, "a rule")
     settings = serving.valid_settings_of(context)
-    raise typer.Exit(fleet.turn(settings, fleet.on(rule_names or ())))
+    switch_database.check(names, comment, settings)
+    switch = fleet.on(names)
+    exit_code = fleet.turn(settings, switch)
+    switch_database.record(switch, comment, settings)
+    raise typer.Exit(exit_code)
 
 
 @app.command("off")
 def turn_off(
     context: typer.Context,
+    comment: Comment = "",
     data_dir: DataDir = None,
     store: Store = None,
     namespace: Namespace = None,
+    rules: Rules = None,
     config: Config = None,
 ) -> None:
-    """Enforce all rules again, as they say."""
-    from limen.cli import fleet
+    """Enforce all rules again, as they say. The audit gets a row."""
+    from limen.cli import fleet, switch_database
 
-    raise typer.Exit(fleet.turn(serving.valid_settings_of(context), fleet.off()))
+    settings = serving.valid_settings_of(context)
+    switch_database.check((), comment, settings)
+    switch = fleet.off()
+    exit_code = fleet.turn(settings, switch)
+    switch_database.record(switch, comment, settings)
+    raise typer.Exit(exit_code)
 
 
 @app.command("show")

@@ -45,8 +45,11 @@ def is_file(where: str) -> bool:
     return "://" not in where
 
 
-def use(where: str, work: Callable[[SqlStore], Awaitable[T]]) -> T:
-    """Let `work` use the database at a place, and close it."""
+def use(where: str, work: Callable[[SqlStore], Awaitable[T]], patience_s: float | None = None) -> T:
+    """Let `work` use the database at a place, and close it.
+
+    Raises `StoreError` if it takes longer than `patience_s`; None is the patience of the driver.
+    """
     if is_file(where):
         raise ConfigurationError(
             "a file keeps no versions; use --rules 'sqlite:///rules.db' or "
@@ -56,9 +59,13 @@ def use(where: str, work: Callable[[SqlStore], Awaitable[T]]) -> T:
     from limen.rules.stores.sql import SqlStore
 
     async def run() -> T:
-        store = SqlStore(where)
+        store = SqlStore(where) if patience_s is None else SqlStore(where, busy_timeout=patience_s)
         try:
-            return await work(store)
+            async with asyncio.timeout(patience_s):
+                return await work(store)
+        except TimeoutError:
+            shown = address.parse(where).shown
+            raise StoreError(f"rules at {shown}: no answer within {patience_s:g} s") from None
         finally:
             await store.close()
 
