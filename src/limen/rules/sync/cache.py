@@ -14,6 +14,7 @@ import msgspec
 
 from limen.connect import Target
 from limen.errors import StoreError
+from limen.keys import rules_channel
 from limen.rules.stores import Snapshot
 from limen.rules.sync import switch as switches
 from limen.rules.sync.entry import MAX_BYTES, Entry, Poisoned, decode, encode
@@ -81,6 +82,9 @@ redis.call('PEXPIRE', KEYS[2], ARGV[3])
 return redis.call('ZCARD', KEYS[1])
 """
 
+SCRIPTS = (_WRITE, _CLAIM, _TURN, _BEAT)
+"""All scripts, for `limen doctor`, which reads off them what a user must be allowed."""
+
 
 class Instance(msgspec.Struct, frozen=True):
     """A process that enforces rules, as it said itself."""
@@ -124,7 +128,7 @@ class RuleCache:
         key = f"{namespace}:{{rules}}"
         self._entry, self._claim, self._switch = f"{key}entry", f"{key}claim", f"{key}switch"
         self._alive, self._instances = f"{key}alive", f"{key}instances"
-        self._channel = f"{key}news"
+        self._channel = rules_channel(namespace)
 
     @property
     def where(self) -> str:
