@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -27,6 +29,8 @@ from limen.doctor.facts import Facts, Node, Trouble, Watch
 from limen.doctor.finding import Finding, Status, across
 from limen.model import ALGORITHMS
 from tests import servers
+from tests.server.product import product
+from tests.server.raw import Raw, request, until
 from tests.test_connect import encrypting
 
 BINARIES = {name: servers.binaries()[name] for name in ("valkey", "redis-6.2")}
@@ -154,12 +158,16 @@ def test_rights_are_read_off_every_call_in_the_script() -> None:
 
 def test_the_line_allows_what_is_needed_and_nothing_else() -> None:
     line = rights.acl_line("shop", NEEDED)
-    assert line.startswith("ACL SETUSER limen reset on >PASSWORD ~shop:* +evalsha +eval ")
+    assert line.startswith("ACL SETUSER limen reset resetchannels on >PASSWORD ~shop:* +evalsha ")
     assert " +script|exists +script|load " in line
     assert "@" not in line
     assert "select" not in line
-    assert rights.needed_commands("single", 1)[4] == "SELECT"
-    assert rights.needed_commands("cluster", 0)[4:6] == ["CLUSTER SLOTS", "ASKING"]
+    assert "&" not in line
+    assert rights.needed_commands("single", 1)[5] == "SELECT"
+    assert rights.needed_commands("cluster", 0)[5:7] == ["CLUSTER SLOTS", "ASKING"]
+    line = rights.acl_line("shop", rights.needed_commands("single", 0, "service"))
+    assert " ~shop:* &shop:{rules}news +evalsha " in line
+    assert "@" not in line
 
 
 def test_a_user_with_the_printed_line_can_do_everything_a_limiter_does(port: int) -> None:
@@ -169,6 +177,136 @@ def test_a_user_with_the_printed_line_can_do_everything_a_limiter_does(port: int
         with Limiter(as_limen(port, f"/{database}"), deadline=20) as limiter:
             limiter.ping()
             use_every_verb(limiter, f"user:{database}")
+
+
+ADMINISTRATION = {"acl", "config", "info", "client", "command", "replconf", "psync", "ping"}
+"""What the tests themselves and replicas send. That a user may, the ACL LOG shows."""
+WITHOUT_RIGHTS = {"auth", "hello"}
+"""What every user may send."""
+
+
+def granted(line: str) -> set[str]:
+    """Return the commands that a line allows, without their subcommands."""
+    return {word[1:].partition("|")[0] for word in line.split() if word.startswith("+")}
+
+
+def used(ports: Sequence[int]) -> set[str]:
+    """Return the commands that servers have run since the last CONFIG RESETSTAT."""
+    names = {name for port in ports for name in do(port, "INFO commandstats")}
+    return {name.removeprefix("cmdstat_").partition("|")[0] for name in names}
+
+
+def denied(ports: Sequence[int]) -> list[Any]:
+    """Return what servers have refused the user since the last ACL LOG RESET."""
+    return [entry for port in ports for entry in do(port, "ACL LOG")]
+
+
+def make_user(ports: Sequence[int], line: str) -> None:
+    for port in ports:
+        do(port, typed(line))
+        do(port, "ACL LOG RESET")
+        do(port, "CONFIG RESETSTAT")
+
+
+def test_a_limiter_with_the_printed_line_is_denied_nothing(port: int) -> None:
+    line = rights.acl_line("limen", NEEDED)
+    make_user([port], line)
+    with Limiter(as_limen(port), deadline=20) as limiter:
+        limiter.ping()
+        use_every_verb(limiter, "user:denied-nothing")
+    assert denied([port]) == []
+    # Also what a server does not log, such as a command that is tried and not missed.
+    assert used([port]) - ADMINISTRATION - WITHOUT_RIGHTS <= granted(line)
+
+
+SERVICE_RULES = """\
+rules:
+  - {name: login, match: {path: /login}, key: ip, limits: 2/minute}
+  - {name: exports, match: {path: /export}, key: user, concurrency: {slots: 1, lease: 30s}}
+"""
+SEEN_IN_A_RUN = {
+    "evalsha", "eval", "publish", "subscribe", "hmget", "hvals", "getrange", "lpush", "lrange",
+    "hset", "hget", "hkeys", "zadd", "set", "get", "info",
+}  # fmt: skip
+"""Commands that a short run of the service must have used, so that the test shows something."""
+
+
+def use_whole_service(url: str, folder: Path, ports: Sequence[int]) -> None:
+    """Run `limen serve` with two workers, use all that needs the store, and end it."""
+    (folder / "rules.yaml").write_text(SERVICE_RULES, encoding="utf-8")
+    (folder / "limen.toml").write_text('namespace = "shop"\n', encoding="utf-8")
+    settings = {"store__url": url, "store__deadline": "10"}
+    apply = [sys.executable, "-m", "limen", "rules", "apply", "rules.yaml", "--yes"]
+    with product(folder, "--workers", "2", **settings) as service:
+        until(lambda: b'"instances":2' in service.ask("/readyz").body, 40)
+        admin = (folder / ".limen" / "admin-token").read_text().strip()
+        auth = f"Authorization: Bearer {admin}"
+        ran = subprocess.run(
+            apply, cwd=folder, env=service.environment, capture_output=True, text=True, check=True
+        )
+        assert "2 of 2 processes confirmed it" in ran.stdout, ran
+
+        def ask(path: str, method: str = "GET", body: Any = None) -> Any:
+            response = service.ask(path, auth, method=method, body=body)
+            assert response.status in (200, 201, 204, 429), (path, response)
+            return json.loads(response.body) if response.body[:1] == b"{" else {}
+
+        login = {"attributes": {"path": "/login", "ip": "203.0.113.7"}}
+        decisions = [ask("/v1/check", "POST", login) for _ in range(5)]
+        assert [decision["allowed"] for decision in decisions] == [True] * 2 + [False] * 3
+        assert not any(decision["degraded"] for decision in decisions)
+        ask("/v1/refund", "POST", {"receipt": decisions[0]["receipt"]})
+        slot = ask("/v1/slots", "POST", {"attributes": {"path": "/export", "user": "1"}})["slot"]
+        ask(f"/v1/slots/{slot}", "POST")
+        ask(f"/v1/slots/{slot}", "DELETE")
+        ask("/admin/v1/keys/inspect", "POST", login)
+        ask("/admin/v1/keys/reset", "POST", login)
+        assert ask("/admin/v1/kill-switch", "PUT", {"on": True})["other_hosts"] == "reached"
+        for path in ("instances", "insight", "insight/rules/login", "decisions", "alerts"):
+            ask(f"/admin/v1/{path}")
+        ask("/metrics")
+        with Raw(service.port, timeout=30) as live:
+            live.send(request("/admin/v1/live", auth))
+            until(live.has_answer)
+            until(lambda: used(ports) >= SEEN_IN_A_RUN)
+        assert json.loads(service.ask("/readyz").body)["status"] == "ok"
+        service.signal(signal.SIGTERM)
+        assert service.code() == 0
+        assert {"zrem", "hdel"} <= used(ports)  # it has said that it is gone
+
+
+def assert_service_is_denied_nothing(url: str, kind: Kind, ports: list[int], folder: Path) -> None:
+    line = rights.acl_line("shop", rights.needed_commands(kind, 0, "service"))
+    make_user(ports, line)
+    try:
+        use_whole_service(url, folder, ports)
+        assert denied(ports) == []
+        assert used(ports) - ADMINISTRATION - WITHOUT_RIGHTS <= granted(line)
+    finally:  # others use these servers too
+        for port in ports:
+            do(port, f"ACL DELUSER {rights.USER}")
+            if do(port, "ROLE")[0] == "master":
+                do(port, "FLUSHALL")
+
+
+def test_a_service_with_the_printed_line_is_denied_nothing(port: int, tmp_path: Path) -> None:
+    do(port, "FLUSHALL")
+    assert_service_is_denied_nothing(as_limen(port), "single", [port], tmp_path)
+
+
+def test_a_service_with_the_printed_line_is_denied_nothing_in_a_cluster(
+    cluster: servers.Cluster, tmp_path: Path
+) -> None:
+    nodes = ",".join(f"127.0.0.1:{port}" for port in cluster.ports[:2])
+    url = f"redis+cluster://{rights.USER}:{PASSWORD}@{nodes}"
+    assert_service_is_denied_nothing(url, "cluster", cluster.ports, tmp_path)
+
+
+def test_a_service_with_the_printed_line_is_denied_nothing_behind_sentinels(
+    sentinel: servers.Sentinel, tmp_path: Path
+) -> None:
+    url = sentinel_url(sentinel, login=f"{rights.USER}:{PASSWORD}@")
+    assert_service_is_denied_nothing(url, "sentinel", [sentinel.primary_port()], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +319,6 @@ def test_a_user_with_the_printed_line_can_do_everything_a_limiter_does(port: int
         "CONFIG SET maxmemory 1",
         "SCRIPT FLUSH",
         "ACL WHOAMI",
-        "INFO",
         "SELECT 1",
         "PUBLISH channel message",
         "GET other:key",
@@ -209,12 +346,32 @@ def test_a_user_with_the_printed_line_can_do_nothing_else_in_a_script(port: int,
         client.eval(f"return redis.call({call})", 0)
 
 
-def test_each_command_of_the_line_is_missed_when_it_is_left_out(port: int) -> None:
-    for missing in NEEDED:
-        do(port, typed(rights.acl_line("limen", [name for name in NEEDED if name != missing])))
-        facts = collect.collect(parse(as_limen(port)), "limen")
+@pytest.mark.parametrize("role", ["library", "service"])
+def test_each_command_of_the_line_is_missed_when_it_is_left_out(
+    port: int, role: rights.Role
+) -> None:
+    needed = rights.needed_commands("single", 0, role)
+    for missing in needed:
+        do(port, typed(rights.acl_line("limen", [name for name in needed if name != missing])))
+        facts = collect.collect(parse(as_limen(port)), "limen", role)
         assert list(facts.nodes[0].refused) == [missing]
         assert judgement.judge(facts)[2].status != "ok"
+
+
+def test_a_channel_that_is_closed_is_granted_with_its_commands(port: int) -> None:
+    needed = rights.needed_commands("single", 0, "service")
+    do(port, "FLUSHALL")
+    do(port, typed(rights.acl_line("limen", needed)).replace("&limen:{rules}news", "&other"))
+    facts = collect.collect(parse(as_limen(port)), "limen", "service")
+    assert list(facts.nodes[0].refused) == ["PUBLISH", "SUBSCRIBE"]
+    finding = judgement.rights(facts)
+    assert "may not run PUBLISH, SUBSCRIBE" in finding.found
+    grant = finding.advice.splitlines()[1]
+    assert grant == "ACL SETUSER limen ~limen:* &limen:{rules}news +publish +subscribe"
+    do(port, grant)
+    facts = collect.collect(parse(as_limen(port)), "limen", "service")
+    assert judgement.rights(facts).status == "ok"
+    assert do(port, "DBSIZE") == 0
 
 
 def test_trying_the_rights_changes_nothing(port: int) -> None:
@@ -616,10 +773,7 @@ def test_the_user_of_the_printed_line_passes_and_cannot_look_at_settings(
     do(port, typed(rights.acl_line("shop", NEEDED)))
     ran = doctor(as_limen(port), "--namespace", "shop")
     assert ran.exit_code == 0
-    assert [check for check, mark in ran.marks.items() if mark == "skip"] == [
-        "eviction",
-        "persistence",
-    ]
+    assert [check for check, mark in ran.marks.items() if mark == "skip"] == ["persistence"]
     assert "not checked: no right to CONFIG GET" in ran.out
     other = doctor(as_limen(port))
     assert other.exit_code == 1
@@ -905,6 +1059,11 @@ def test_without_a_url_there_is_help(doctor: Callable[..., Ran], arguments: list
         (["redis://h", "--namespace", "a b"], "namespace must be"),
         (["memory://?max_keys=0"], "max_keys"),
         (["", "--json"], "no scheme"),
+        (
+            ["redis://h", "--for", "servce"],
+            "--for takes library or service, got 'servce' (did you m",
+        ),
+        (["redis://h", "--for", "service", "--namespace", "a b"], "--namespace: expected 1 to"),
     ],
 )
 def test_a_url_that_cannot_be_read_is_one_line_and_exit_code_2(
@@ -916,6 +1075,26 @@ def test_a_url_that_cannot_be_read_is_one_line_and_exit_code_2(
     assert ran.err.startswith("limen: ")
     assert ran.err.count("\n") == 1
     assert said in ran.err
+
+
+def test_the_rights_of_a_service_are_tried_and_printed(
+    doctor: Callable[..., Ran], port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "limen.toml").write_text('namespace = "shop"\n', encoding="utf-8")
+    line = rights.acl_line("shop", rights.needed_commands("single", 0, "service"))
+    address = f"redis://127.0.0.1:{port}"
+    assert line in doctor(address, "--for", "service").out
+    assert rights.acl_line("limen", NEEDED) in doctor(address).out
+    monkeypatch.setenv("LIMEN_STORE__URL", address)
+    assert line in doctor().out
+    do(port, typed(rights.acl_line("shop", NEEDED)))
+    ran = doctor(as_limen(port), "--for", "service")
+    assert ran.exit_code == 1
+    assert "HMGET" in ran.failures[0]
+    assert "SUBSCRIBE" in ran.failures[0]
+    do(port, typed(line))
+    assert doctor(as_limen(port), "--for", "service").exit_code == 0
 
 
 def test_memory_has_nothing_to_look_at(doctor: Callable[..., Ran]) -> None:

@@ -58,3 +58,8 @@ def redis_keys(namespace: str, checks: Sequence[Check]) -> list[str]:
 def marker_key(key: str, receipt_id: str) -> str:
     """Return the key that says that a receipt was used on the state at `key`, in the same slot."""
     return f"{key}#{receipt_id}"
+
+
+def rules_channel(namespace: str) -> str:
+    """Return the channel on which new rules and the kill switch are announced."""
+    return f"{namespace}:{{rules}}news"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 
@@ -16,7 +17,8 @@ def limen(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Run:
     """Run the command in this process, in a folder of its own; no password may be printed."""
-    for name in (*FORCING_COLOUR, "LIMEN_RULES"):
+    settings = [name for name in os.environ if name.startswith("LIMEN_")]
+    for name in (*FORCING_COLOUR, *settings):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("LOGNAME", "ada")

@@ -180,7 +180,7 @@ def test_explain_can_ask_a_draft(limen: Run, applied: str, tmp_path: Path) -> No
         (["user=1", "--cost", "-1"], "(see limen explain --help)"),
         (["user=1", "--cost", "9999999999"], "cost must be a whole number from 0 to 1,000,000,000"),
         (["user=1", "--store", "ftp://x"], "unknown store 'ftp://'"),
-        (["user=1", "--namespace", "a b"], "namespace must be 1 to"),
+        (["user=1", "--namespace", "a b"], "--namespace: expected 1 to"),
     ],
 )
 def test_explain_answers_a_mistake_by_one_line_and_exit_code_2(

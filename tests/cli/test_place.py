@@ -60,11 +60,18 @@ def test_a_mistake_is_one_line(
     assert said in ran.err
 
 
-@pytest.mark.parametrize("where", ["", " "])
-def test_an_empty_place_is_no_place(limen: Run, where: str) -> None:
-    ran = limen("rules", "show", "--rules", where)
+def test_a_blank_place_is_no_place(limen: Run) -> None:
+    ran = limen("rules", "show", "--rules", " ")
     assert (ran.exit_code, ran.out) == (2, "")
-    assert ran.err.startswith("limen: --rules is empty; use 'sqlite:///rules.db', 'postgresql://u")
+    assert ran.err == "limen: --rules: expected an address or a file, got ' '\n"
+
+
+def test_the_option_is_stronger_than_the_settings_also_with_the_default(
+    limen: Run, applied: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIMEN_RULES", "sqlite:///elsewhere.db")
+    assert limen("rules", "show").exit_code == 1
+    assert limen("rules", "show", "--rules", DATABASE).exit_code == 0
 
 
 def test_a_file_that_is_named_like_an_address_is_a_file(limen: Run, tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from limen.cli import switch_database
 from tests.cli.acts import (
     Run,
     edit,
@@ -101,3 +103,22 @@ def test_the_life_of_rules_on_postgresql(
     title = limen("explain", "path=/login", "ip=1.2.3.4", *where).out.splitlines()[0]
     assert title.startswith("rules  postgresql://limen:***@127.0.0.1:")
     assert title.endswith("/limen, version 3: 2 of 6 apply")
+
+
+def test_a_frozen_database_does_not_delay_the_kill_switch(
+    limen: Run, server: Postgres, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIMEN_RULES", server.create_database("frozen"))
+    assert limen("rules", "apply", file).exit_code == 0
+    monkeypatch.setattr(switch_database, "_PATIENCE_S", 0.5)
+    server.pause()
+    try:
+        began = time.monotonic()
+        ran = limen("kill-switch", "on", "login")
+        took = time.monotonic() - began
+    finally:
+        server.resume()
+    assert ran.exit_code == 0
+    assert ran.out.startswith("the kill switch is on for login")
+    assert ran.err.count("no answer within 0.5 s") == 2
+    assert took < 5

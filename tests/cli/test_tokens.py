@@ -94,7 +94,6 @@ def test_expiry_is_a_duration_or_a_date(
         ("--role check --name x --expires 0s", "--expires must be in the future, got '0s'"),
         ("--role check --name x --expires 2020-01-01", "--expires must be in the future, got"),
         ("--role check --name x --author ", "author must say who made the change"),
-        ("--role check --name x --rules rules.yaml", "a file keeps no tokens; use --rules"),
     ],
 )
 def test_what_cannot_be_a_token_is_one_line_and_makes_nothing(
@@ -219,3 +218,13 @@ def test_the_shell_takes_the_secret_alone(tmp_path: Path) -> None:
     ran = process("0", *CREATE, cwd=tmp_path)
     assert looks_like_token(ran.stdout.decode().removesuffix("\n"))
     assert ran.stderr.count(b"\n") == 1
+
+
+def test_with_rules_in_a_file_tokens_are_in_the_database_of_the_service(
+    limen: Run, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIMEN_RULES", file)
+    assert limen("token", "create", "--role", "check", "--name", "checkout").exit_code == 0
+    assert "checkout" in limen("token", "list").out
+    assert "token-create" in limen("rules", "audit").out
+    assert limen("token", "list", "--rules", "sqlite:///.limen/rules.db").exit_code == 0

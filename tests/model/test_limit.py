@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from typing import Any
 
 import pytest
@@ -69,6 +70,39 @@ def test_a_month_is_not_a_minute() -> None:
     assert Limit.parse("10/m").period == 60
 
 
+# Each hint, and spellings that people use and limen does not read.
+HINTS: dict[str, str] = {
+    "did you mean 'ms'?": "msec msecs milli millis millisecond milliseconds MSEC",
+    "did you mean 'second'?": "seccond secnds",
+    "did you mean 'minute'?": "mn mns minut mintues minutely",
+    "did you mean 'hour'?": "hr hrs HRS hourly",
+    "did you mean 'day'?": "dy dys daily",
+    "did you mean 'week'?": "wk wks weekly",
+    "did you mean 'month'?": "mo mos mon mons mth mths mnth mnths mont minth monthly Mo",
+    "a year has no unit; write '365 days'": "y yr yrs year years yearly annum YR",
+    "write microseconds as a fraction of 'ms', such as '0.5ms'": "us usec micros microseconds",
+    "": "ns nanosecond weekday weekend fortnight biweekly quarter x",
+}
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"), [(word, hint) for hint, words in HINTS.items() for word in words.split()]
+)
+def test_a_suggested_unit_has_the_meaning_of_the_spelling(word: str, hint: str) -> None:
+    with pytest.raises(InvalidLimit) as raised:
+        Limit.parse(f"1000/{word}")
+    assert re.findall(r" alone(?: \((.*)\))?, got", str(raised.value)) == [hint]
+
+
+@pytest.mark.parametrize("period", ["2 months", "3mo", "1 mth"])
+def test_a_number_of_months_is_not_suggested(period: str) -> None:
+    hint = "(months differ in length; write days, or 'month' without a number)"
+    with pytest.raises(InvalidLimit, match=re.escape(hint)):
+        Limit.parse(f"10/{period}")
+    with pytest.raises(InvalidLimit, match=re.escape(hint)):
+        Limit.parse(f"10/day min_interval {period}")
+
+
 MISTAKES: dict[str, str] = {
     "10/month-ish": "at position 9 expected",
     "10/monthish": "did you mean 'month'",
@@ -80,7 +114,7 @@ MISTAKES: dict[str, str] = {
     "10/0s": "period must be between a microsecond and",
     "10/-1s": "at position 4 expected",
     "10/0.0000001s": "whole number of microseconds",
-    "10/2 months": "'month' or 'calendar day' alone",
+    "10/2 months": "'month' or 'calendar day' alone (months differ in length",
     "10/calendar week": "expected 'day' after 'calendar'",
     "10": "expected '/' or 'per'",
     "/minute": "at position 1 expected a whole number",

@@ -283,7 +283,7 @@ def test_tls_takes_two_files() -> None:
         ),
         (
             "rules = 'sqlite:rules.db'",
-            f"limen.toml: rules: the address of the rules has no scheme; use {DATABASES}",
+            "limen.toml: rules: an address has '://' in it; did you mean 'sqlite:///rules.db'?",
         ),
         (
             "namespace = 'a b'",

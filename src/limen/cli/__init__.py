@@ -128,9 +128,11 @@ def build_app() -> "Typer":
     """Return the commands. Raises `ModuleNotFoundError` without the extra `cli`."""
     import typer
 
-    from limen.cli.config import app as config
+    from limen.cli import doctor_options
+    from limen.cli.config import app as config_commands
     from limen.cli.explain import show_explanation
     from limen.cli.kill_switch import app as kill_switch
+    from limen.cli.options import Config
     from limen.cli.rules import app as rules
     from limen.cli.serve import serve
     from limen.cli.tokens import app as tokens
@@ -209,9 +211,24 @@ def build_app() -> "Typer":
             str | None,
             typer.Argument(metavar="URL", show_default=False, help="The address of the store."),
         ] = None,
+        role: Annotated[
+            str | None,
+            typer.Option(
+                "--for",
+                metavar="library|service",
+                show_default="library; without URL, service",
+                help="Who uses the store: a program, or limen serve.",
+            ),
+        ] = None,
         namespace: Annotated[
-            str, typer.Option(help="What the keys of the limiter begin with.")
-        ] = "limen",
+            str | None,
+            typer.Option(
+                metavar="NAME",
+                show_default="limen; for a service, as for limen serve",
+                help="What the keys of the limiter begin with.",
+            ),
+        ] = None,
+        config: Config = None,
         as_json: Annotated[
             bool, typer.Option("--json", help="Print the findings as JSON.")
         ] = False,
@@ -225,16 +242,22 @@ def build_app() -> "Typer":
             limen doctor rediss://user:password@host:6380/1
             limen doctor redis+sentinel://host:26379,host:26380/service
             limen doctor redis+cluster://host:7000,host:7001 --json
+            limen doctor redis://localhost:6379 --for service
+            limen doctor                the store in the settings of limen serve
+
+        Rights are those of the library, or with --for service those of
+        limen serve, which also shares rules and insight by way of the store.
 
         The exit code is 0 when nothing failed, 1 when something did, and 2
         for a URL that cannot be read.
         """
-        if url is None:
+        store = doctor_options.chosen(context, url, role, namespace)
+        if store is None:
             print(context.get_help())
             return
         from limen import doctor
 
-        where, findings = doctor.examine(url, namespace)
+        where, findings = doctor.examine(*store)
         if as_json:
             print(doctor.as_json(findings))
         else:
@@ -244,7 +267,7 @@ def build_app() -> "Typer":
     app.add_typer(rules, name="rules")
     app.add_typer(kill_switch, name="kill-switch")
     app.add_typer(tokens, name="token")
-    app.add_typer(config, name="config")
+    app.add_typer(config_commands, name="config")
     app.command("explain")(show_explanation)
     app.command("serve")(serve)
     return app

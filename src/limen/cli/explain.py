@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from limen.cli.options import WHERE, AsJson, Version, Where
+from limen.cli import serving
+from limen.cli.options import AsJson, Config, Namespace, Rules, Store, Version
 
 
 def show_explanation(  # noqa: PLR0913  # each is something a user may type
@@ -15,14 +16,10 @@ def show_explanation(  # noqa: PLR0913  # each is something a user may type
         typer.Argument(metavar="KEY=VALUE", show_default=False, help="What the request has."),
     ] = None,
     cost: Annotated[int, typer.Option(min=0, help="What the request costs.")] = 1,
-    where: Where = WHERE,
+    rules: Rules = None,
     version: Version = None,
-    store: Annotated[
-        str, typer.Option(metavar="URL", help="Where the counters are, as `limen doctor` takes it.")
-    ] = "memory://",
-    namespace: Annotated[
-        str, typer.Option(help="What the keys of the limiter begin with.")
-    ] = "limen",
+    store: Store = None,
+    namespace: Namespace = None,
     show_all: Annotated[
         bool, typer.Option("--all", help="Also why each other rule does not apply.")
     ] = False,
@@ -30,12 +27,13 @@ def show_explanation(  # noqa: PLR0913  # each is something a user may type
         str | None,
         typer.Option(metavar="TIME", show_default="now", help="When the rules are asked."),
     ] = None,
+    config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Say which rules a request meets and why, and what is left of each limit.
 
-    Nothing is counted. Without --store there are no counters to look at:
-    then it says what the first request of all would meet. The exit code
+    Nothing is counted. With the store memory:// there are no counters to look
+    at: then it says what the first request of all would meet. The exit code
     is 0 also when the request would be refused.
 
         limen explain user=42 path=/search/a method=GET
@@ -48,8 +46,11 @@ def show_explanation(  # noqa: PLR0913  # each is something a user may type
         return
     from limen.cli import account, told
 
-    asked = account.Question(attributes or [], cost, at, store, namespace)
-    answer = account.answer(asked, where, version)
+    settings = serving.settings_of(context)
+    asked = account.Question(
+        attributes or [], cost, at, settings.store.url.reveal(), settings.namespace
+    )
+    answer = account.answer(asked, settings.rules_place.reveal(), version)
     if as_json:
         told.show_json(answer)
     else:

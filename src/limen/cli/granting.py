@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from limen.cli import draw, place
 from limen.cli.changing import Act
 from limen.cli.misplaced import refuse_address
-from limen.errors import ConfigurationError, InvalidInput, shown
+from limen.errors import InvalidInput, shown
 from limen.model import grammar
 from limen.rules.stores.records import valid_author
 from limen.rules.stores.tokens import Grant, Role, Token, grant, id_of
@@ -32,7 +32,6 @@ class Asked(Struct, frozen=True):
 
 def create(asked: Asked, where: str, author: str | None, as_json: bool) -> None:
     """Create a token, and print its secret."""
-    _refuse_file(where)
     # All that was typed is looked at first: nothing makes a database out of a mistake.
     granted = _granted(asked)
     who = valid_author(Act(author, "").who)
@@ -52,7 +51,6 @@ def create(asked: Asked, where: str, author: str | None, as_json: bool) -> None:
 
 def show(where: str, as_json: bool) -> None:
     """List the tokens."""
-    _refuse_file(where)
     found = place.use(where, lambda store: store.tokens())
     if as_json:
         draw.json([_told(token) for token in found])
@@ -65,7 +63,6 @@ def show(where: str, as_json: bool) -> None:
 
 def revoke(typed: str, where: str, author: str | None) -> None:
     """End a token."""
-    _refuse_file(where)
     refuse_address(typed, "the id of a token")
     id = id_of(typed)
     who = Act(author, "").who
@@ -77,14 +74,6 @@ def revoke(typed: str, where: str, author: str | None) -> None:
         draw.line(f"{token} was revoked already, {at} UTC by {token.revoked_by}")
     else:
         draw.line(f"{token} for {token.name} is revoked now", "green")
-
-
-def _refuse_file(where: str) -> None:
-    if place.is_file(where):
-        raise ConfigurationError(
-            "a file keeps no tokens; use --rules 'sqlite:///rules.db' or "
-            "'postgresql://user:password@host/database'"
-        )
 
 
 def _granted(asked: Asked) -> Grant:

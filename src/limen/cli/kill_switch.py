@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
+from limen.cli import serving
 from limen.cli.misplaced import refuse_address
-from limen.cli.options import FOLDER, Folder, Namespace, Store
+from limen.cli.options import Comment, Config, DataDir, Namespace, Rules, Store
 
 app: typer.Typer = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -15,13 +16,17 @@ def kill_switch(context: typer.Context) -> None:
     """Let all rules, or some, refuse nobody: at once, and whatever else is broken.
 
     They go on counting and reporting, as shadows. The switch is a file in
-    the data folder, which every process of the host looks at. With --store
-    it reaches every host.
+    the data directory, which every process of the host reads. A shared store
+    takes it to every host, and tells which processes have confirmed it.
 
         limen kill-switch on
         limen kill-switch on search-per-user --store redis://localhost:6379
         limen kill-switch off --store redis://localhost:6379
         limen kill-switch show
+
+    Store, namespace and data directory are those of `limen serve`, unless
+    options say otherwise. The exit code of `on` and `off` is 1 unless every
+    process that shares the store has confirmed it.
 
     Without this command: `touch .limen/kill-switch`, or SIGUSR1 to one of
     the processes.
@@ -32,33 +37,67 @@ def kill_switch(context: typer.Context) -> None:
 
 @app.command("on")
 def turn_on(
-    rules: Annotated[
+    context: typer.Context,
+    rule_names: Annotated[
         list[str] | None,
         typer.Argument(metavar="RULE", show_default="all", help="Only these rules."),
     ] = None,
-    folder: Folder = FOLDER,
+    comment: Comment = "",
+    data_dir: DataDir = None,
     store: Store = None,
-    namespace: Namespace = "limen",
+    namespace: Namespace = None,
+    rules: Rules = None,
+    config: Config = None,
 ) -> None:
-    """Put all rules, or some, into shadow."""
-    from limen.cli import fleet
+    """Put all rules, or some, into shadow.
 
-    for rule in rules or ():
-        refuse_address(rule, "a rule")
-    raise typer.Exit(fleet.turn(folder, store, namespace, fleet.on(rules or ())))
+    A name that no rule has is an error. If the rules cannot be read, names
+    are not verified. The audit gets a row; if its database does not answer,
+    a line on stderr says so, and the switch is turned all the same.
+    """
+    from limen.cli import fleet, switch_database
+
+    names = rule_names or []
+    for name in names:
+        refuse_address(name, "a rule")
+    settings = serving.valid_settings_of(context)
+    switch_database.check(names, comment, settings)
+    switch = fleet.on(names)
+    exit_code = fleet.turn(settings, switch)
+    switch_database.record(switch, comment, settings)
+    raise typer.Exit(exit_code)
 
 
 @app.command("off")
-def turn_off(folder: Folder = FOLDER, store: Store = None, namespace: Namespace = "limen") -> None:
-    """Enforce all rules again, as they say."""
-    from limen.cli import fleet
+def turn_off(
+    context: typer.Context,
+    comment: Comment = "",
+    data_dir: DataDir = None,
+    store: Store = None,
+    namespace: Namespace = None,
+    rules: Rules = None,
+    config: Config = None,
+) -> None:
+    """Enforce all rules again, as they say. The audit gets a row."""
+    from limen.cli import fleet, switch_database
 
-    raise typer.Exit(fleet.turn(folder, store, namespace, fleet.off()))
+    settings = serving.valid_settings_of(context)
+    switch_database.check((), comment, settings)
+    switch = fleet.off()
+    exit_code = fleet.turn(settings, switch)
+    switch_database.record(switch, comment, settings)
+    raise typer.Exit(exit_code)
 
 
 @app.command("show")
-def show(folder: Folder = FOLDER) -> None:
-    """Say how the switch of this host stands, since when, and by whom."""
+def show(
+    context: typer.Context,
+    data_dir: DataDir = None,
+    store: Store = None,
+    namespace: Namespace = None,
+    config: Config = None,
+) -> None:
+    """Say how the switch stands, since when, by whom, and which processes follow it."""
     from limen.cli import fleet
 
-    fleet.show_switch(folder)
+    raise typer.Exit(fleet.show_switch(serving.valid_settings_of(context)))

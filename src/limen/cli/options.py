@@ -1,69 +1,30 @@
 """Options that several commands about rules have.
 
-What is not given is taken from the settings of `limen serve`, so that both mean the same place.
+Those that are settings of `limen serve` have no default here: `serving.settings_of` takes the value
+from limen.toml and the environment, as the service does.
 """
 
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from limen.errors import ConfigurationError
-from limen.masking import masked
+_AS_SERVED = "as for limen serve"
 
-WHERE = "sqlite:///.limen/rules.db"
-FOLDER = Path(".limen")
-
-
-def _where(given: str) -> str:
-    if given != WHERE:
-        return given
-    from limen.server.settings import load
-
-    return load({}).rules_place.reveal()
-
-
-def _store(given: str | None) -> str | None:
-    if given is not None:
-        return given
-    from limen.connect import is_shared
-    from limen.server.settings import load
-
-    url = load({}).store.url.reveal()
-    return url if is_shared(url) else None
-
-
-def _folder(given: Path) -> Path:
-    if given != FOLDER:
-        return given
-    from limen.server.settings import load
-
-    try:
-        return load({}).data_dir
-    except ConfigurationError as error:
-        # The kill switch works whatever else is broken.
-        print(f"limen: using {FOLDER}, because of: {masked(str(error))}", file=sys.stderr)
-        return given
-
-
-Where = Annotated[
-    str,
+Rules = Annotated[
+    str | None,
     typer.Option(
         "--rules",
-        envvar="LIMEN_RULES",
-        callback=_where,
         metavar="WHERE",
+        show_default=_AS_SERVED,
         help="Where rules live: sqlite:///FILE, postgresql://..., or a YAML or JSON file.",
     ),
 ]
 Database = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--rules",
-        envvar="LIMEN_RULES",
-        callback=_where,
         metavar="WHERE",
+        show_default=_AS_SERVED,
         help="Where rules live: sqlite:///FILE or postgresql://user:password@host/database.",
     ),
 ]
@@ -80,22 +41,37 @@ Store = Annotated[
     str | None,
     typer.Option(
         "--store",
-        envvar="LIMEN_STORE__URL",
-        callback=_store,
         metavar="URL",
-        show_default="none",
-        help="The Redis by which running processes hear of it.",
+        show_default=_AS_SERVED,
+        help="The Redis that the processes share.",
     ),
 ]
-Namespace = Annotated[str, typer.Option(help="What the keys of the limiter begin with.")]
-Folder = Annotated[
-    Path,
+Namespace = Annotated[
+    str | None,
     typer.Option(
+        "--namespace",
+        metavar="NAME",
+        show_default=_AS_SERVED,
+        help="What every key in the store begins with.",
+    ),
+]
+DataDir = Annotated[
+    str | None,
+    typer.Option(
+        "--data-dir",
         "--folder",
-        envvar="LIMEN_DATA_DIR",
-        callback=_folder,
         metavar="DIR",
-        help="The data folder of the processes on this host.",
+        show_default=_AS_SERVED,
+        help="The data directory of the processes on this host.",
+    ),
+]
+Config = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        show_default="limen.toml, if it is there",
+        help="A TOML file with the settings of limen serve.",
     ),
 ]
 Comment = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the history.")]

@@ -6,7 +6,6 @@ Databases are asked through asyncio, and this is the one place where a loop runs
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +13,6 @@ import typer
 from msgspec import Struct
 
 from limen.cli import draw, source
-from limen.cli.misplaced import is_there
 from limen.errors import ConfigurationError, InvalidRules, StoreError
 from limen.rules import RuleSet, parse
 from limen.rules.stores import address
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NO_RULES = "there are no rules yet; run `limen rules apply FILE`"
-_HALF_ADDRESS = re.compile(r"(sqlite|postgres|postgresql):(?!//)/*(.*)")
 
 
 class Held(Struct, frozen=True):
@@ -44,32 +41,15 @@ class Held(Struct, frozen=True):
 
 
 def is_file(where: str) -> bool:
-    """Return whether a place is a file of rules. Raises `ConfigurationError` for half an address.
+    """Return whether a place is a file of rules, and not the address of a database."""
+    return "://" not in where
 
-    What has no scheme and looks like a login is not repeated: a password may be in it.
+
+def use(where: str, work: Callable[[SqlStore], Awaitable[T]], patience_s: float | None = None) -> T:
+    """Let `work` use the database at a place, and close it.
+
+    Raises `StoreError` if it takes longer than `patience_s`; None is the patience of the driver.
     """
-    if not where.strip():
-        raise ConfigurationError(
-            "--rules is empty; use 'sqlite:///rules.db', 'postgresql://user:password@host/database'"
-            " or a file"
-        )
-    if "://" in where:
-        return False
-    if is_there(where):
-        return True
-    half = _HALF_ADDRESS.fullmatch(where)
-    if half is not None and half[1] == "sqlite":
-        slash = "/" if where.startswith("sqlite:/") else ""
-        raise ConfigurationError(
-            f"an address has '://' in it; did you mean 'sqlite:///{slash}{half[2]}'?"
-        )
-    if half is not None or "@" in where:
-        address.parse(where.partition("://")[0])
-    return True
-
-
-def use(where: str, work: Callable[[SqlStore], Awaitable[T]]) -> T:
-    """Let `work` use the database at a place, and close it."""
     if is_file(where):
         raise ConfigurationError(
             "a file keeps no versions; use --rules 'sqlite:///rules.db' or "
@@ -79,9 +59,13 @@ def use(where: str, work: Callable[[SqlStore], Awaitable[T]]) -> T:
     from limen.rules.stores.sql import SqlStore
 
     async def run() -> T:
-        store = SqlStore(where)
+        store = SqlStore(where) if patience_s is None else SqlStore(where, busy_timeout=patience_s)
         try:
-            return await work(store)
+            async with asyncio.timeout(patience_s):
+                return await work(store)
+        except TimeoutError:
+            shown = address.parse(where).shown
+            raise StoreError(f"rules at {shown}: no answer within {patience_s:g} s") from None
         finally:
             await store.close()
 

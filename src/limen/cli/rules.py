@@ -7,18 +7,19 @@ from typing import Annotated
 
 import typer
 
+from limen.cli import serving
 from limen.cli.options import (
-    WHERE,
     AsJson,
     Author,
     Comment,
+    Config,
     Database,
     Force,
     Namespace,
     Rows,
+    Rules,
     Store,
     Version,
-    Where,
     Yes,
 )
 
@@ -75,8 +76,9 @@ def validate_files(
 
 @app.command("apply")
 def apply_file(  # noqa: PLR0913  # each is something a user may type
+    context: typer.Context,
     file: Annotated[str, typer.Argument(metavar="FILE", help="YAML or JSON; - is stdin.")],
-    where: Database = WHERE,
+    rules: Database = None,
     comment: Comment = "",
     author: Author = None,
     base: Annotated[
@@ -92,7 +94,8 @@ def apply_file(  # noqa: PLR0913  # each is something a user may type
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change.")] = False,
     yes: Yes = False,
     store: Store = None,
-    namespace: Namespace = "limen",
+    namespace: Namespace = None,
+    config: Config = None,
 ) -> None:
     """Make the rules in a file those that hold.
 
@@ -110,21 +113,24 @@ def apply_file(  # noqa: PLR0913  # each is something a user may type
     """
     from limen.cli import changing
 
-    act = changing.Act(author, comment, store, namespace)
+    settings = serving.settings_of(context)
+    act = changing.Act(author, comment, settings.shared_store, settings.namespace)
     mode = changing.Mode(draft=draft, dry_run=dry_run, ask=not yes)
-    raise typer.Exit(changing.apply(file, where, act, base=base, mode=mode))
+    raise typer.Exit(changing.apply(file, settings.rules_place.reveal(), act, base=base, mode=mode))
 
 
 @app.command("diff")
 def show_difference(
+    context: typer.Context,
     a: Annotated[
         str | None, typer.Argument(metavar="A", show_default=False, help="A version or a file.")
     ] = None,
     b: Annotated[
         str | None, typer.Argument(metavar="B", show_default=False, help="A version or a file.")
     ] = None,
-    where: Where = WHERE,
+    rules: Rules = None,
     as_json: AsJson = False,
+    config: Config = None,
 ) -> None:
     """Show what changes from A to B.
 
@@ -138,17 +144,20 @@ def show_difference(
     """
     from limen.cli import reading
 
-    reading.diff(a, b, where, as_json)
+    rules_place = serving.settings_of(context).rules_place.reveal()
+    reading.diff(a, b, rules_place, as_json)
 
 
 @app.command("show")
 def show_rules(
+    context: typer.Context,
     rule: Annotated[
         str | None, typer.Argument(metavar="RULE", show_default=False, help="One rule, in full.")
     ] = None,
-    where: Where = WHERE,
+    rules: Rules = None,
     version: Version = None,
     as_json: AsJson = False,
+    config: Config = None,
 ) -> None:
     """Show the rules that hold, or one of them in full.
 
@@ -159,11 +168,18 @@ def show_rules(
     """
     from limen.cli import reading
 
-    reading.show(rule, where, version, as_json)
+    rules_place = serving.settings_of(context).rules_place.reveal()
+    reading.show(rule, rules_place, version, as_json)
 
 
 @app.command("history")
-def show_history(where: Database = WHERE, limit: Rows = 20, as_json: AsJson = False) -> None:
+def show_history(
+    context: typer.Context,
+    rules: Database = None,
+    limit: Rows = 20,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
     """List the versions, newest first: who changed how much, and why.
 
     The changes read +1 ~2 -0: one value added, two changed, none removed.
@@ -173,11 +189,17 @@ def show_history(where: Database = WHERE, limit: Rows = 20, as_json: AsJson = Fa
     """
     from limen.cli import books
 
-    books.history(where, limit, as_json)
+    books.history(serving.settings_of(context).rules_place.reveal(), limit, as_json)
 
 
 @app.command("audit")
-def show_audit(where: Database = WHERE, limit: Rows = 20, as_json: AsJson = False) -> None:
+def show_audit(
+    context: typer.Context,
+    rules: Database = None,
+    limit: Rows = 20,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
     """List who did what, and say whether anybody changed the books.
 
     Each row holds a hash of the row before it and of the rules. The exit
@@ -185,17 +207,19 @@ def show_audit(where: Database = WHERE, limit: Rows = 20, as_json: AsJson = Fals
     """
     from limen.cli import books
 
-    books.audit(where, limit, as_json)
+    books.audit(serving.settings_of(context).database.reveal(), limit, as_json)
 
 
 @app.command("activate")
 def activate_version(
+    context: typer.Context,
     version: Annotated[int, typer.Argument(min=1, metavar="VERSION", help="Which one.")],
-    where: Database = WHERE,
+    rules: Database = None,
     comment: Comment = "",
     author: Author = None,
     store: Store = None,
-    namespace: Namespace = "limen",
+    namespace: Namespace = None,
+    config: Config = None,
 ) -> None:
     """Make a version the one that holds: a draft, or an old one.
 
@@ -206,18 +230,22 @@ def activate_version(
     """
     from limen.cli import changing
 
-    changing.activate(version, where, changing.Act(author, comment, store, namespace))
+    settings = serving.settings_of(context)
+    act = changing.Act(author, comment, settings.shared_store, settings.namespace)
+    changing.activate(version, settings.rules_place.reveal(), act)
 
 
 @app.command("rollback")
-def roll_back(
+def roll_back(  # noqa: PLR0913  # each is something a user may type
+    context: typer.Context,
     version: Annotated[int, typer.Argument(min=1, metavar="VERSION", help="Which one.")],
-    where: Database = WHERE,
+    rules: Database = None,
     comment: Comment = "",
     author: Author = None,
     yes: Yes = False,
     store: Store = None,
-    namespace: Namespace = "limen",
+    namespace: Namespace = None,
+    config: Config = None,
 ) -> None:
     """Save an old version as the newest one, and activate it.
 
@@ -229,13 +257,16 @@ def roll_back(
     """
     from limen.cli import changing
 
-    act = changing.Act(author, comment, store, namespace)
-    raise typer.Exit(changing.rollback(version, where, act, ask=not yes))
+    settings = serving.settings_of(context)
+    act = changing.Act(author, comment, settings.shared_store, settings.namespace)
+    rules_place = settings.rules_place.reveal()
+    raise typer.Exit(changing.rollback(version, rules_place, act, ask=not yes))
 
 
 @app.command("export")
 def export_rules(
-    where: Where = WHERE,
+    context: typer.Context,
+    rules: Rules = None,
     version: Version = None,
     output: Annotated[
         str | None,
@@ -243,6 +274,7 @@ def export_rules(
     ] = None,
     force: Force = False,
     as_json: AsJson = False,
+    config: Config = None,
 ) -> None:
     """Write the rules as a file that can be edited and applied again.
 
@@ -255,7 +287,8 @@ def export_rules(
     """
     from limen.cli import reading
 
-    reading.export(where, version, output, as_json=as_json, overwrite=force)
+    rules_place = serving.settings_of(context).rules_place.reveal()
+    reading.export(rules_place, version, output, as_json=as_json, overwrite=force)
 
 
 @app.command("import-envoy")
@@ -290,18 +323,19 @@ def import_envoy(
 
 @app.command("instances")
 def list_instances(
-    store: Store = None, namespace: Namespace = "limen", as_json: AsJson = False
+    context: typer.Context,
+    store: Store = None,
+    namespace: Namespace = None,
+    as_json: AsJson = False,
+    config: Config = None,
 ) -> None:
     """List the running processes, and the version of the rules each has.
 
     limen rules instances --store redis://localhost:6379
     """
     from limen.cli import fleet
-    from limen.errors import ConfigurationError
 
-    if store is None:
-        raise ConfigurationError("add --store: the Redis by which processes show that they run")
-    fleet.instances(store, namespace, as_json)
+    fleet.instances(serving.settings_of(context), as_json)
 
 
 @app.command("schema")

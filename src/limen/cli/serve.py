@@ -51,12 +51,11 @@ def serve(  # noqa: PLR0913  # a parameter for each option; they are taken from 
     certificate anew, and replaces workers one by one. SIGUSR1 turns the kill
     switch. `limen config show` tells what holds, and from where.
     """
-    from limen.server import settings as known
     from limen.server.supervise import parent
 
     # First of all, because it is told by variables that are no settings.
     worker_of = parent()
-    settings = known.load(serving.flags_of(context.params))
+    settings = serving.settings_of(context)
     from limen.server.run import run
 
     code = run(settings, sys.argv[1:], worker_of, lambda started: _tell(settings, started))

@@ -1,13 +1,18 @@
-"""The options of `limen serve`, for every command that takes them.
+"""The options of `limen serve`, and the settings of every command that takes some of them.
 
 They say nothing about the environment: `limen.server.settings` reads it, and knows which of the
 two is stronger.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from limen.server.settings import Settings
 
 Config = Annotated[
     str | None,
@@ -151,3 +156,28 @@ def flags_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
     Parameters that are no settings are left out; None is one that was not given.
     """
     return {SETTINGS[name]: value for name, value in parameters.items() if name in SETTINGS}
+
+
+def settings_of(context: typer.Context) -> Settings:
+    """Return the settings of `limen serve`, as limen.toml, the environment and the options say.
+
+    Every command that needs a setting takes it from here, so that it means the same store, rules
+    and data directory as the service. Raises `ConfigurationError`.
+    """
+    from limen.server.settings import load
+
+    return load(flags_of(context.params))
+
+
+def valid_settings_of(context: typer.Context) -> Settings:
+    """Return the same settings, without those that are wrong; print these on stderr.
+
+    For the kill switch, which works whatever else is broken.
+    """
+    from limen.cli import draw
+    from limen.server.settings import load_valid
+
+    settings, problems = load_valid(flags_of(context.params))
+    for problem in problems:
+        draw.complain(f"limen: ignored: {problem}")
+    return settings

@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from limen.cli.options import WHERE, AsJson, Author, Database
+from limen.cli import serving
+from limen.cli.options import AsJson, Author, Config, Rules
 
 app: typer.Typer = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -21,7 +22,8 @@ def token(context: typer.Context) -> None:
         editor    the same, and changes to rules
         admin     everything, tokens too
 
-    Tokens are kept where the rules are, as digests: a secret is told once.
+    Tokens are kept in the database of the rules, as digests: a secret is told
+    once. If the rules are in a file, it is rules.db in the data directory.
 
         limen token create --role check --name checkout
         limen token list
@@ -33,6 +35,7 @@ def token(context: typer.Context) -> None:
 
 @app.command("create")
 def create_token(
+    context: typer.Context,
     role: Annotated[
         str, typer.Option(metavar="ROLE", help="What it may do: check, viewer, editor or admin.")
     ],
@@ -45,7 +48,8 @@ def create_token(
             help="How long it holds, such as 30d, or until when, such as 2099-01-01.",
         ),
     ] = None,
-    where: Database = WHERE,
+    rules: Rules = None,
+    config: Config = None,
     author: Author = None,
     as_json: AsJson = False,
 ) -> None:
@@ -61,11 +65,13 @@ def create_token(
     from limen.cli import granting
 
     asked = granting.Asked(role, name, expires)
-    granting.create(asked, where, author, as_json)
+    granting.create(asked, serving.settings_of(context).database.reveal(), author, as_json)
 
 
 @app.command("list")
-def list_tokens(where: Database = WHERE, as_json: AsJson = False) -> None:
+def list_tokens(
+    context: typer.Context, rules: Rules = None, config: Config = None, as_json: AsJson = False
+) -> None:
     """List the tokens, newest first, without their secrets.
 
     Also those that expired or were revoked. The id stands in the secret
@@ -76,13 +82,15 @@ def list_tokens(where: Database = WHERE, as_json: AsJson = False) -> None:
     """
     from limen.cli import granting
 
-    granting.show(where, as_json)
+    granting.show(serving.settings_of(context).database.reveal(), as_json)
 
 
 @app.command("revoke")
 def revoke_token(
+    context: typer.Context,
     id: Annotated[str, typer.Argument(metavar="ID", help="Which one; or its secret.")],
-    where: Database = WHERE,
+    rules: Rules = None,
+    config: Config = None,
     author: Author = None,
 ) -> None:
     """End a token: from now on it lets nobody in.
@@ -95,4 +103,4 @@ def revoke_token(
     """
     from limen.cli import granting
 
-    granting.revoke(id, where, author)
+    granting.revoke(id, serving.settings_of(context).database.reveal(), author)

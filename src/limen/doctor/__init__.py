@@ -15,13 +15,18 @@ from limen.connect import is_shared, parse
 from limen.doctor.finding import Finding
 from limen.doctor.judgement import judge
 from limen.doctor.report import show
+from limen.doctor.rights import Role
 from limen.limiter import Limiter
 
-__all__ = ["Finding", "as_json", "examine", "has_failed", "show"]
+__all__ = ["Finding", "Role", "as_json", "examine", "has_failed", "show"]
 
 
-def examine(url: str, namespace: str = "limen") -> tuple[str, list[Finding]]:
+def examine(
+    url: str, namespace: str = "limen", role: Role = "library"
+) -> tuple[str, list[Finding]]:
     """Return the address without its password, and what was found there.
+
+    `role` says whose rights are tried: those of a limiter, or those of `limen serve`.
 
     Raises `ConfigurationError` for an address or a namespace that cannot be read. A store that
     does not answer is a finding.
@@ -34,7 +39,7 @@ def examine(url: str, namespace: str = "limen") -> tuple[str, list[Finding]]:
     from limen.doctor.collect import collect
 
     target = parse(url)
-    return target.shown, judge(collect(target, namespace))
+    return target.shown, judge(collect(target, namespace, role))
 
 
 def has_failed(findings: Sequence[Finding]) -> bool:

@@ -25,8 +25,8 @@ from limen.backends.redis.sync_lane import Wire
 from limen.connect import Address, Target, open_socket
 from limen.connect.address import show_address
 from limen.doctor.facts import Facts, Node, Trouble, Watch
-from limen.doctor.rights import attempts, consequence, needed_commands, refusal
-from limen.keys import redis_key
+from limen.doctor.rights import Role, attempts, consequence, needed_commands, refusal
+from limen.keys import redis_key, rules_channel
 from limen.model import ALGORITHMS, Check, Concurrency, Limit
 
 T = TypeVar("T")
@@ -51,19 +51,20 @@ _LIMITS: tuple[Limit | Concurrency, ...] = (
 )
 
 
-def collect(target: Target, namespace: str) -> Facts:
+def collect(target: Target, namespace: str, role: Role = "library") -> Facts:
     """Find out all there is to know. What does not answer is a fact too: nothing is raised."""
-    return _Visit(target, namespace).facts()
+    return _Visit(target, namespace, role).facts()
 
 
 class _Visit:
     """One visit to a store."""
 
-    def __init__(self, target: Target, namespace: str) -> None:
+    def __init__(self, target: Target, namespace: str, role: Role) -> None:
         self._target = target
         self._namespace = namespace
+        self._channel = rules_channel(namespace)
         self._database = int(target.options.get("db", 0))
-        self._commands = needed_commands(target.kind, self._database)
+        self._commands = needed_commands(target.kind, self._database, role)
         self._ends = time.monotonic() + _TOTAL_S
         self._replies: dict[Address, object] = {}
         """What each node or sentinel that was asked for the way said, errors too."""
@@ -172,7 +173,7 @@ class _Visit:
         return Node(
             show_address(address),
             {name: value for reply in replies for name, value in _fields(reply)},
-            self._refused(wire, key),
+            self._refused(wire, address, key),
             self._ahead_s(wire),
             slots=self._owners.count(address),
             replicas=self._replicas().get(address, 0),
@@ -188,9 +189,13 @@ class _Visit:
                     counts[_text(primary[0] or asked[0]), primary[1]] = len(rest)
         return counts
 
-    def _refused(self, wire: Wire, key: str) -> dict[str, str]:
+    def _refused(self, wire: Wire, address: Address, key: str) -> dict[str, str]:
         """Return the commands that are needed and refused. Leaves nothing behind."""
-        untold = {command: attempts(command, key, self._database) for command in self._commands}
+        untold = {
+            command: attempts(command, key, self._database, self._channel)
+            for command in self._commands
+            if command != "SUBSCRIBE"  # after it, a connection takes no other commands
+        }
         refused: dict[str, str] = {}
         while untold:
             replies = self._ask_all(wire, [tries.pop(0) for tries in untold.values()])
@@ -201,6 +206,13 @@ class _Visit:
                 if said is not None or not untold[command]:
                     del untold[command]
         self._ask_all(wire, [("DEL", key)])
+        if "SUBSCRIBE" in self._commands:
+            with closing(self._open(address)) as listener:
+                reply = listener.ask("SUBSCRIBE", self._channel, deadline=self._soon())
+            if isinstance(reply, ServerError) and refusal(str(reply)):
+                refused["SUBSCRIBE"] = self._words(str(reply))
+        if not refused.keys().isdisjoint({"EVAL", "SET"}):
+            refused.pop("LPUSH", None)  # it is tried by way of these
         return {command: refused[command] for command in self._commands if command in refused}
 
     def _ahead_s(self, wire: Wire) -> float | None:

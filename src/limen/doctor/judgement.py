@@ -127,7 +127,10 @@ def rights(facts: Facts) -> Finding:
     refused = {name: said for node in facts.nodes for name, said in node.refused.items()}
     if not refused:
         found = f"user {facts.user} may run the {len(facts.commands)} commands on {keys}"
-        advice = f"a user of its own needs no more than this{on_every}:\n{whole}"
+        user = "the library" if "SUBSCRIBE" not in facts.commands else "limen serve"
+        advice = f"a user for {user} needs no more than this{on_every}:\n{whole}"
+        if user == "the library":
+            advice += "\nlimen serve needs more: add --for service"
         return Finding("rights", "ok", found, advice)
     what_then = consequence(refused)
     status: Status = "FAIL" if what_then is None else "warn"

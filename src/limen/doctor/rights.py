@@ -1,20 +1,46 @@
-"""The rights a limiter needs, read off the script itself. Pure: asks nobody."""
+"""The rights that a user of the store needs, read off the scripts themselves. Pure: asks nobody.
+
+They are those of the library, or those of `limen serve`, which also shares rules, the kill switch
+and insight by way of the store.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
+from typing import Literal
 
 from limen.backends.redis import script
 from limen.connect.address import Kind
+from limen.keys import rules_channel
+
+Role = Literal["library", "service"]
+"""Who uses the store: a limiter in a program, or `limen serve`."""
 
 USER = "limen"
 """Whom the line is for. Never the user of the URL: the line would take that one's other rights."""
 SENTINEL_LINE = f"ACL SETUSER {USER} reset on >PASSWORD +sentinel|get-master-addr-by-name"
 """The command that makes a user who may ask a sentinel for the primary."""
 
-_INSIDE = re.compile(r'redis\.p?call\(\s*"([A-Za-z]+)"')
+_INSIDE = re.compile(r"""redis\.p?call\(\s*["']([A-Za-z]+)["']""")
+_SENT_BY_SERVICE = (
+    "PING",
+    "PUBLISH",
+    "SUBSCRIBE",
+    "GETRANGE",
+    "HDEL",
+    "HMGET",
+    "HSTRLEN",
+    "HVALS",
+    "SET",
+    "ZREM",
+)
+"""What `limen serve` sends besides decisions, outside of its scripts."""
 _MOST_ARGUMENTS = 4
+_TRY_LPUSH = """
+redis.call('SET', KEYS[1], '1', 'PX', 1000)
+return redis.pcall('LPUSH', KEYS[1], '1')
+"""
 
 
 def inner_commands() -> list[str]:
@@ -22,29 +48,40 @@ def inner_commands() -> list[str]:
     return sorted(set(_INSIDE.findall(script.text())))
 
 
-def needed_commands(kind: Kind, database: int) -> list[str]:
-    """Return every command that a limiter sends to such a store, and that its script runs."""
-    sent = ["EVALSHA", "EVAL", "SCRIPT EXISTS", "SCRIPT LOAD"]
+def needed_commands(kind: Kind, database: int, role: Role = "library") -> list[str]:
+    """Return every command that a limiter or a service sends to such a store, and those of scripts.
+
+    For a service, this needs the packages of rules.
+    """
+    sent = ["EVALSHA", "EVAL", "SCRIPT EXISTS", "SCRIPT LOAD", "INFO"]
     if kind == "cluster":
         sent += ["CLUSTER SLOTS", "ASKING"]
     if kind == "sentinel":
         sent.append("ROLE")
     if database:
         sent.append("SELECT")
-    return sent + inner_commands()
+    if role == "library":
+        return sent + inner_commands()
+    from limen.observe import board
+    from limen.rules.sync import cache
+
+    scripts = "".join((*cache.SCRIPTS, *board.SCRIPTS))
+    inside = {*inner_commands(), *_INSIDE.findall(scripts), *_SENT_BY_SERVICE}
+    return sent + sorted(inside)
 
 
-def acl_line(namespace: str, commands: Iterable[str]) -> str:
+def acl_line(namespace: str, commands: Collection[str]) -> str:
     """Return the command that makes a user with these rights and no others."""
-    return f"ACL SETUSER {USER} reset on >PASSWORD ~{namespace}:* {_allowing(commands)}"
+    # In Redis 6.2, `reset` leaves all channels open.
+    return f"ACL SETUSER {USER} reset resetchannels on >PASSWORD {_allowing(namespace, commands)}"
 
 
-def grant_line(user: str, namespace: str, commands: Iterable[str]) -> str:
+def grant_line(user: str, namespace: str, commands: Collection[str]) -> str:
     """Return the command that gives a user these rights, and leaves it the others."""
-    return f"ACL SETUSER {user} ~{namespace}:* {_allowing(commands)}".rstrip()
+    return f"ACL SETUSER {user} {_allowing(namespace, commands)}"
 
 
-def attempts(command: str, key: str, database: int) -> list[tuple[str, ...]]:
+def attempts(command: str, key: str, database: int, channel: str) -> list[tuple[str, ...]]:
     """Return how to find out whether a command may be run; one after the other, until one tells.
 
     A server looks at the number of arguments, then at the rights, then at what the arguments say.
@@ -61,7 +98,16 @@ def attempts(command: str, key: str, database: int) -> list[tuple[str, ...]]:
         "ASKING": (),
         "ROLE": (),
         "SELECT": (str(database),),
+        "INFO": ("memory",),
+        "PING": (),
+        "PUBLISH": (channel, "limen-doctor"),
+        "SUBSCRIBE": (channel,),
+        # An odd number of fields is refused after the rights, and before the write.
+        "HSET": (key, key, key, key),
     }
+    if command == "LPUSH":
+        # With any argument it would write, so it meets a key of another type, which soon expires.
+        return [("EVAL", _TRY_LPUSH, "1", key)]
     if command in known:
         return [(*command.split(), *known[command])]
     return [(command, *[key] * count) for count in range(_MOST_ARGUMENTS, -1, -1)]
@@ -75,6 +121,8 @@ def refusal(error: str) -> str | None:
     if "wrong number of arg" in error.lower():
         return None
     is_refused = error.startswith("NOPERM") or "unknown command" in error or "unknown sub" in error
+    # A script that was refused one of its commands says so in words of its own.
+    is_refused = is_refused or "ACL failure" in error or "can't run this command" in error
     return error if is_refused else ""
 
 
@@ -82,6 +130,8 @@ def consequence(refused: Collection[str]) -> str | None:
     """Return what follows when these commands are refused; None when nothing can be decided."""
     if not refused:
         return ""
+    if set(refused) == {"INFO"}:
+        return "it is not noticed when the server evicts limits"
     if set(refused) <= {"SCRIPT EXISTS", "SCRIPT LOAD"}:
         return "after each restart the whole script is sent along with a decision"
     if set(refused) == {"EVAL"}:
@@ -90,9 +140,12 @@ def consequence(refused: Collection[str]) -> str | None:
 
 
 def is_about_keys(refused: str) -> bool:
-    """Return whether a refusal is for the key, not for the command."""
-    return refused.startswith("NOPERM") and " access " in refused
+    """Return whether a refusal is for the key, not for the command or the channel."""
+    return refused.startswith("NOPERM") and " access " in refused and "channel" not in refused
 
 
-def _allowing(commands: Iterable[str]) -> str:
-    return " ".join(f"+{command.lower().replace(' ', '|')}" for command in commands)
+def _allowing(namespace: str, commands: Collection[str]) -> str:
+    words = [f"~{namespace}:*"]
+    if not {"PUBLISH", "SUBSCRIBE"}.isdisjoint(commands):
+        words.append(f"&{rules_channel(namespace)}")
+    return " ".join([*words, *(f"+{command.lower().replace(' ', '|')}" for command in commands)])

@@ -47,6 +47,27 @@ _SHORT_UNITS = {
     "d": "day",
     "w": "week",
 }
+_OTHER_SPELLINGS = {
+    spelling: unit
+    for unit, spellings in {
+        "ms": "msec msecs milli millis millisecond milliseconds",
+        "minute": "mn mns",
+        "hour": "hr hrs",
+        "day": "dy dys daily",
+        "week": "wk wks",
+        "month": "mo mos mon mons mth mths mnth mnths months",
+        "year": "y yr yrs year years yearly annum",
+        "microsecond": "us usec usecs micro micros microsecond microseconds",
+    }.items()
+    for spelling in spellings.split()
+}
+"""Spellings that are not read, and the unit that each means."""
+_WITHOUT_UNIT = {
+    "year": "a year has no unit; write '365 days'",
+    "microsecond": "write microseconds as a fraction of 'ms', such as '0.5ms'",
+}
+_FULL_NAMES = ("second", "minute", "hour", "day", "week", "month")
+_ALIKE = 0.75
 _OPTIONS = ("burst", "min_interval", "count_denied", "max_delay", "from_first")
 _SPACE = re.compile(r"\s*", re.ASCII)
 _TOKEN = re.compile(r"(\d+(?:\.\d+)?)|([a-z_]+)|([/;])|(\Z)", re.ASCII | re.IGNORECASE)
@@ -196,7 +217,7 @@ def _period(reader: _Reader) -> int | str:
         return "month"
     if reader.number:
         return _duration(reader)
-    return _unit(reader)
+    return _unit(reader, has_number=False)
 
 
 def _option(reader: _Reader) -> int | str | bool:
@@ -221,25 +242,43 @@ def _duration(reader: _Reader) -> int:
         reader.fail("a number and a unit, such as '50ms' or '2 hours'")
     start = reader.start
     reader.advance()
-    us = Decimal(number) * _unit(reader)
+    us = Decimal(number) * _unit(reader, has_number=True)
     if us != int(us):
         reader.start = start
         reader.fail("a whole number of microseconds")
     return int(us)
 
 
-def _unit(reader: _Reader) -> int:
+def _unit(reader: _Reader, *, has_number: bool) -> int:
     word = _SHORT_UNITS.get(reader.word) or reader.word
     unit_us = _UNITS_US.get(word) or _UNITS_US.get(_singular(word))
     if unit_us is None:
-        known = ("ms", *_SHORT_UNITS, *_UNITS_US, "month")
-        hint = get_close_matches(reader.word, known, 1) if reader.word else []
         reader.fail(
             "a unit: ms, s, sec, second, m, min, minute, h, hour, d, day, w, week, "
-            f"or 'month' or 'calendar day' alone{_did_you_mean(hint)}"
+            f"or 'month' or 'calendar day' alone{_unit_hint(reader.word, has_number)}"
         )
     reader.advance()
     return unit_us
+
+
+def _unit_hint(word: str, has_number: bool) -> str:
+    """Return the unit that a word means; nothing if that is not certain.
+
+    Likeness alone does not tell: `mo` is like `m`, and `msec` like `sec`. So abbreviations are
+    looked up, and only a full name with a typing error is compared, with names that begin alike.
+    """
+    meant = _OTHER_SPELLINGS.get(word)
+    if meant is None:
+        names = [unit for unit in _FULL_NAMES if unit[0] == word[:1]]
+        close = get_close_matches(word.removesuffix("s"), names, 2, _ALIKE)
+        if len(close) != 1:
+            return ""
+        meant = close[0]
+    if meant in _WITHOUT_UNIT:
+        return f" ({_WITHOUT_UNIT[meant]})"
+    if has_number and meant == "month":
+        return " (months differ in length; write days, or 'month' without a number)"
+    return _did_you_mean([meant])
 
 
 def _singular(word: str) -> str:

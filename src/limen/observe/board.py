@@ -101,6 +101,9 @@ redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
 
+SCRIPTS = (_PUT, _GET, _PUSH, _LIST, _CLAIM)
+"""All scripts, for `limen doctor`, which reads off them what a user must be allowed."""
+
 
 class Board:
     """The board of one namespace in one Redis, as one instance writes and reads it.

@@ -29,7 +29,7 @@ from limen.server.settings import Settings
 
 _FIRST_ANSWER_S = 1.0
 """How long the start waits for a connection to the database, before the service listens."""
-_ADMIN_TOKEN, _SECRET, _DATABASE = "admin-token", "secret", "rules.db"
+_ADMIN_TOKEN, _SECRET = "admin-token", "secret"
 _logger = logging.getLogger("limen.server")
 
 
@@ -58,9 +58,7 @@ class Place:
     @property
     def books(self) -> str:
         """The address of the database."""
-        if self.rules_file is None:
-            return self._settings.rules_place.reveal()
-        return f"sqlite:///{self.folder / _DATABASE}"
+        return self._settings.database.reveal()
 
     def secret(self) -> str:
         """Return what signs receipts. Raises `StoreError` when it cannot be read."""

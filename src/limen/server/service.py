@@ -16,7 +16,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from limen.connect import is_shared
 from limen.engine import AsyncEngine
 from limen.errors import LimenError, StoreError
 from limen.limiter import AsyncLimiter
@@ -102,8 +101,7 @@ class Service:
         self.audit: AuditWriter = AuditWriter(self.books, self.note_write)
         """Writes the audit rows of the kill switch."""
         self.receipts: Receipts = Receipts(self.place.secret(), self.id)
-        store_url = settings.store.url.reveal()
-        self.redis: str | None = store_url if is_shared(store_url) else None
+        self.redis: str | None = settings.shared_store
         """The store, if others share it; by way of it rules and the kill switch travel."""
         self.insight: Insight = Insight(
             settings,

@@ -111,6 +111,7 @@ def test_the_kill_switch_lets_everybody_pass_and_is_written_down(service: Driven
     [
         ({"on": True, "rules": ["per-usr"]}, "rules[0]: there is no rule 'per-usr' (did you mean"),
         ({"on": False, "rules": ["per-user"]}, "rules: the switch is turned off for all rules"),
+        ({"on": True, "rules": ["per-user"] * 501}, "rules[500]: at most 500 rules can be s"),
         ({"on": 1}, "on: expected a valid boolean"),
         ({}, "on: this field is missing"),
         ({"on": True, "rule": "per-user"}, "unknown field 'rule' (did you mean 'rules'?)"),

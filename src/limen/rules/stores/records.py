@@ -20,7 +20,9 @@ RecordedAction = Literal["kill-switch", "reset"]
 
 MAX_VERSION = 2**31 - 1
 """The largest number of a version, which is what an INTEGER of PostgreSQL holds."""
-_MAX_AUTHOR, _MAX_COMMENT, _MAX_SUBJECT = 200, 2_000, 2_000
+MAX_SUBJECT = 2_000
+"""How much the audit keeps of what an act was about."""
+_MAX_AUTHOR, _MAX_COMMENT = 200, 2_000
 
 
 class StoredRuleSet(Struct, frozen=True):
@@ -131,7 +133,7 @@ def valid_subject(subject: str) -> str:
     """Return what an act is about, or raise `InvalidInput`."""
     if not isinstance(subject, str) or not subject.strip():
         raise InvalidInput(f"subject must say what the act is about, got {shown(subject)}")
-    return valid_text("subject", subject, _MAX_SUBJECT)
+    return valid_text("subject", subject, MAX_SUBJECT)
 
 
 def valid_action(action: RecordedAction) -> RecordedAction:

@@ -14,6 +14,7 @@ import msgspec
 
 from limen.connect import Target
 from limen.errors import StoreError
+from limen.keys import rules_channel
 from limen.rules.stores import Snapshot
 from limen.rules.sync import switch as switches
 from limen.rules.sync.entry import MAX_BYTES, Entry, Poisoned, decode, encode
@@ -81,6 +82,9 @@ redis.call('PEXPIRE', KEYS[2], ARGV[3])
 return redis.call('ZCARD', KEYS[1])
 """
 
+SCRIPTS = (_WRITE, _CLAIM, _TURN, _BEAT)
+"""All scripts, for `limen doctor`, which reads off them what a user must be allowed."""
+
 
 class Instance(msgspec.Struct, frozen=True):
     """A process that enforces rules, as it said itself."""
@@ -94,6 +98,8 @@ class Instance(msgspec.Struct, frozen=True):
     """Where it took them from."""
     started_at: float
     """Seconds since 1970."""
+    switch_at: float = 0.0
+    """When the kill switch that it follows was turned, in seconds since 1970; 0 for never."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -122,7 +128,7 @@ class RuleCache:
         key = f"{namespace}:{{rules}}"
         self._entry, self._claim, self._switch = f"{key}entry", f"{key}claim", f"{key}switch"
         self._alive, self._instances = f"{key}alive", f"{key}instances"
-        self._channel = f"{key}news"
+        self._channel = rules_channel(namespace)
 
     @property
     def where(self) -> str:
@@ -195,8 +201,8 @@ class RuleCache:
         for_ms = str(CLAIM_S * 1_000)
         return bool(await self._link.call("EVAL", _CLAIM, "1", self._claim, who, for_ms))
 
-    async def turn_switch(self, switch: Switch) -> None:
-        """Write the kill switch for every host, and announce it."""
+    async def turn_switch(self, switch: Switch) -> Switch:
+        """Write the kill switch for every host, and announce it; return it with its final time."""
         for _ in range(_TRIES):
             seen = (await self.look()).switch
             before = switches.decode(seen)
@@ -206,7 +212,7 @@ class RuleCache:
             written, size = switches.encode(switch), str(MAX_SWITCH_BYTES)
             if await self._link.call("EVAL", _TURN, "1", self._switch, seen or b"", written, size):
                 await self.announce("switch")
-                return
+                return switch
         raise StoreError(f"{self.where}: others turn the kill switch at the same time; try again")
 
     async def beat(self, instance: Instance) -> int:

@@ -127,7 +127,8 @@ class Follower:
         """Whether Redis has said how many there are."""
         self._counts: list[tuple[float, int]] = []
         """How many were counted of late, and when."""
-        self._told = ""
+        self._told = ("", 0.0)
+        """The version and the kill switch that the others were last told."""
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
         self.after_fork()
@@ -286,11 +287,12 @@ class Follower:
         await self._tell(cache)
 
     async def _tell(self, cache: RuleCache | None) -> None:
-        """Let everybody know that other rules are in force, without waiting for the next beat."""
-        if self._told == self._seeker.version:
+        """Announce a change of the rules in force, or of the kill switch, before the next beat."""
+        before, self._told = self._told, (self._seeker.version, self._switch.at)
+        if self._told == before:
             return
-        self._told = self._seeker.version
-        self._ready.set()
+        if self._seeker.version:
+            self._ready.set()
         if cache is not None:
             await self._beat(cache)
 
@@ -384,6 +386,7 @@ class Follower:
             seeker.version,
             seeker.source,
             self._started_at,
+            self._switch.at,
         )
 
     async def _beat(self, cache: RuleCache) -> None:

@@ -13,15 +13,17 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from limen.errors import LimenError, StoreError
+from limen.errors import LimenError, StoreError, did_you_mean, shown
 from limen.rules.sync.last_good import replace
 
 NAME = "kill-switch"
+MAX_RULES = 500
+"""How many rules can be switched by name."""
 _ALL, _OFF = "all", "off"
 _TOUCH_S = 0.01
 MAX_BYTES = 1_000_000
@@ -56,6 +58,24 @@ class Switch(msgspec.Struct, frozen=True):
         if not self.is_on:
             return "off"
         return "on for all rules" if self.all else f"on for {', '.join(self.rules)}"
+
+
+def find_wrong_name(names: Sequence[str], known: Collection[str] | None) -> tuple[int, str] | None:
+    """Return the index of the first name that cannot be switched, and why; None if all can.
+
+    `known` are the names of the rules; None if they cannot be found out.
+    """
+    if len(names) > MAX_RULES:
+        return MAX_RULES, (
+            f"at most {MAX_RULES} rules can be switched by name, got {len(names)}; for all rules, "
+            "leave the names out"
+        )
+    for index, name in enumerate(names):
+        if known is not None and name not in known:
+            return index, f"there is no rule {shown(name)}{did_you_mean(name, known)}"
+        if name in (_ALL, _OFF):  # they have another meaning in the file
+            return index, f"a rule that is called {name!r} cannot be switched by name"
+    return None
 
 
 def turned_on(rules: Iterable[str] = (), by: str = "") -> Switch:

@@ -339,6 +339,8 @@ class InstanceOf(Model):
     """Where it took them from."""
     started_at: float
     """Seconds since 1970."""
+    switch_at: float
+    """When the kill switch that it follows was turned, in seconds since 1970; 0 for never."""
 
 
 class Instances(Model):

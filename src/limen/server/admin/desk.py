@@ -25,8 +25,6 @@ from limen.server.service import Service
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-MAX_SUBJECT = 2_000
-"""How much the audit keeps of what an act was about."""
 _TRIES = 5
 _logger = logging.getLogger("limen.server")
 

@@ -12,9 +12,10 @@ from fastapi import Query, Request
 from msgspec import structs
 
 from limen.backends import Shard
-from limen.errors import InvalidInput, LimenError, StoreError, did_you_mean, shown
+from limen.errors import InvalidInput, LimenError, StoreError
+from limen.rules.stores.records import MAX_SUBJECT
 from limen.rules.sync import Switch
-from limen.rules.sync.switch import turned_off, turned_on
+from limen.rules.sync.switch import find_wrong_name, turned_off, turned_on
 from limen.server.admin.answers import (
     Audit,
     AuditEntry,
@@ -27,7 +28,7 @@ from limen.server.admin.answers import (
     Turned,
     Verified,
 )
-from limen.server.admin.desk import MAX_SUBJECT, Desk
+from limen.server.admin.desk import Desk
 from limen.server.admin.guard import Door, caller_of
 from limen.server.admin.kinds import PageSize, VersionOrNone
 from limen.server.admin.questions import ToTurn
@@ -35,8 +36,6 @@ from limen.server.audit import pending_row
 
 _AUDIT_S = 1.0
 """How long the kill switch waits for the audit; the row is written later if it can be."""
-_WORDS = ("all", "off")
-"""What the file of the switch says for itself, and so not for a rule of that name."""
 _logger = logging.getLogger("limen.server")
 
 
@@ -62,6 +61,7 @@ class Fleet:
             version=status.version,
             source=status.source,
             started_at=service.watch.since,
+            switch_at=status.switch.at,
         )
         return Instances(shared=False, instances=[this])
 
@@ -134,14 +134,9 @@ class Fleet:
         if asked.rules and not asked.on:
             raise InvalidInput("rules: the switch is turned off for all rules; leave the names out")
         known = {rule.name: None for rule in self._service.engine.rules.rules}
-        for number, name in enumerate(asked.rules):
-            if name not in known:
-                hint = did_you_mean(name, known)
-                raise InvalidInput(f"rules[{number}]: there is no rule {shown(name)}{hint}")
-            if name in _WORDS:
-                raise InvalidInput(
-                    f"rules[{number}]: a rule that is called {name!r} cannot be switched by name"
-                )
+        wrong = find_wrong_name(asked.rules, known)
+        if wrong is not None:
+            raise InvalidInput(f"rules[{wrong[0]}]: {wrong[1]}")
 
     def _warning(self, unsaved: StoreError, reached: Reached) -> str:
         if reached == "reached":

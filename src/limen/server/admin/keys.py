@@ -12,10 +12,11 @@ from limen.engine.asked import ask
 from limen.errors import InvalidInput, did_you_mean
 from limen.rules import RuleSet, document
 from limen.rules.explain import LONGEST, Account, attributes, explain, shortened
+from limen.rules.stores.records import MAX_SUBJECT
 from limen.server import answers
 from limen.server.admin import edits
 from limen.server.admin.answers import Condition, Explained, RuleAccount, WasReset
-from limen.server.admin.desk import MAX_SUBJECT, Desk
+from limen.server.admin.desk import Desk
 from limen.server.admin.guard import Door, caller_of
 from limen.server.admin.questions import ToExplain, ToInspect, ToReset
 from limen.server.faces import faces_of

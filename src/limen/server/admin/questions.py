@@ -22,6 +22,7 @@ from limen.rules.fields import Attribute, Moment, Name, Prose, Text
 from limen.rules.spec import ExemptionSpec, OverrideSpec
 from limen.rules.stores.records import MAX_VERSION
 from limen.rules.stores.tokens import Role
+from limen.rules.sync.switch import MAX_RULES
 from limen.server.admin.kinds import Comment, Document, Facts, Model, RuleName
 
 
@@ -219,6 +220,9 @@ class ToTurn(Model):
     )
 
     on: bool
-    rules: Annotated[list[RuleName], Field(max_length=500)] = Field(default_factory=list)
+    # `find_wrong_name` checks the number, with a better message.
+    rules: Annotated[list[RuleName], Field(json_schema_extra={"maxItems": MAX_RULES})] = Field(
+        default_factory=list
+    )
     """Only these rules, at most 500; empty is all."""
     comment: Comment = ""

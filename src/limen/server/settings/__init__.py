@@ -7,7 +7,7 @@ anything starts, and all that is wrong is told at once. Opens no store, no datab
 from limen.server.settings.bind import Bind
 from limen.server.settings.fields import FIELDS, Field
 from limen.server.settings.forwarded import Forwarded
-from limen.server.settings.loading import Loaded, load, read
+from limen.server.settings.loading import Loaded, load, load_valid, read
 from limen.server.settings.model import (
     AuthSettings,
     GatewaySettings,
@@ -41,5 +41,6 @@ __all__ = [
     "as_toml",
     "example",
     "load",
+    "load_valid",
     "read",
 ]

@@ -30,6 +30,7 @@ _NUMBER = re.compile(r"-?[0-9]{0,9}\.?[0-9]{1,9}")
 _NAMESPACE = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAMESPACE}}}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TOKEN = re.compile(r"[!-~]*")
+_HALF_SQLITE = re.compile(r"sqlite:(?!//)/*(.*)")
 _HALF_ADDRESS = re.compile(r"(sqlite|postgres|postgresql):|.*@")
 _LONGEST_WAIT_S = 3600
 _SWITCHES = {"true": True, "false": False, "1": True, "0": False, "on": True, "off": False}
@@ -207,6 +208,11 @@ def _rules(value: object) -> str:
         rules_address.parse(text)
     elif text and not text.strip():
         raise _unfit("an address or a file", text)
+    elif half := _HALF_SQLITE.fullmatch(text) if not is_there(text) else None:
+        slash = "/" if text.startswith("sqlite:/") else ""
+        raise ConfigurationError(
+            f"an address has '://' in it; did you mean 'sqlite:///{slash}{half[1]}'?"
+        )
     elif _HALF_ADDRESS.match(text) and not is_there(text):
         # It has no scheme, which is what this says, without repeating what may be a login.
         rules_address.parse(text)

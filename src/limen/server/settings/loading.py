@@ -41,25 +41,54 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> S
 
 def read(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Loaded:
     """Do as `load` does, and tell where each value came from."""
+    gathered = _gather(flags, environ)
+    _raise_if_any(gathered.problems + gathered.flag_problems)
+    settings = _put_together(gathered.values)
+    _raise_if_any(_contradictions(settings, gathered.sources))
+    return Loaded(settings, gathered.sources)
+
+
+def load_valid(
+    flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ
+) -> tuple[Settings, list[str]]:
+    """Return the settings without those that are wrong, and a line for each of these.
+
+    For the kill switch, which must work while limen.toml or the environment has an error. Raises
+    `ConfigurationError` for a flag.
+    """
+    gathered = _gather(flags, environ)
+    _raise_if_any(gathered.flag_problems)
+    return _put_together(gathered.values), [masked(problem) for problem in gathered.problems]
+
+
+class _Gathered(Struct):
+    """What all sources say; the strongest one wins."""
+
+    values: dict[str, Any]
+    sources: dict[str, str]
     problems: list[str] = []
+    """What is wrong with the file and the environment."""
+    flag_problems: list[str] = []
+
+
+def _gather(flags: Mapping[str, Any], environ: Mapping[str, str]) -> _Gathered:
     values = {field.name: field.default for field in FIELDS}
-    sources = dict.fromkeys(values, DEFAULT)
+    found = _Gathered(values, dict.fromkeys(values, DEFAULT))
     others = {name: value for name, value in flags.items() if name != "config"}
+    weak, strong = found.problems, found.flag_problems
     # A value that is wrong is told also where a stronger source would hide it.
-    for given in (
-        *of_file(flags.get("config"), environ, problems),
-        *of_environment(environ, problems),
-        *of_flags(others, problems),
+    for problems, source in (
+        (weak, of_file(flags.get("config"), environ, weak)),
+        (weak, list(of_environment(environ, weak))),
+        (strong, list(of_flags(others, strong))),
     ):
-        try:
-            values[given.field.name] = given.field.kind.valid(given.value)
-        except ConfigurationError as error:
-            problems.append(f"{given.where}: {error}")
-        sources[given.field.name] = given.source
-    _raise_if_any(problems)
-    settings = _put_together(values)
-    _raise_if_any(_contradictions(settings, sources))
-    return Loaded(settings, sources)
+        for given in source:
+            try:
+                values[given.field.name] = given.field.kind.valid(given.value)
+            except ConfigurationError as error:
+                problems.append(f"{given.where}: {error}")
+            found.sources[given.field.name] = given.source
+    return found
 
 
 def _raise_if_any(problems: Iterable[str]) -> None:

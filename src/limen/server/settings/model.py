@@ -11,6 +11,7 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Struct
 
+from limen.connect import is_shared
 from limen.http import AddressSettings, ClientAddresses, HeaderStyle, ProxyHeader
 from limen.model import OnError
 from limen.server.settings import kinds
@@ -255,4 +256,17 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def rules_place(self) -> SecretAddress:
         """Where rules live: what `rules` says, else SQLite in the data folder."""
-        return self.rules or SecretAddress(f"sqlite:///{self.data_dir / 'rules.db'}")
+        return self.rules or self.database
+
+    @property
+    def database(self) -> SecretAddress:
+        """The database of tokens and of the audit; and of the rules, unless they are in a file."""
+        if "://" in self.rules.reveal():
+            return self.rules
+        return SecretAddress(f"sqlite:///{self.data_dir / 'rules.db'}")
+
+    @property
+    def shared_store(self) -> str | None:
+        """The address of the store, with its password; None for `memory://`."""
+        url = self.store.url.reveal()
+        return url if is_shared(url) else None
