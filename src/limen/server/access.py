@@ -72,6 +72,7 @@ class Access:
         self._path = folder / _FILE
         self._is_away = False
         self._version: int | None = None
+        self._is_unsaved = False
         self._looks = self._last_look = 0
 
     @property
@@ -110,8 +111,13 @@ class Access:
         self._version = version
         try:
             replace(self._path, msgspec.json.encode(kept))
+            self._is_unsaved = False
         except StoreError as error:
-            _logger.warning("tokens are not kept for a start without the database: %s", error)
+            # The next look writes them again. An old file would bring a revoked token back.
+            self._version = None
+            if not self._is_unsaved:
+                _logger.warning("tokens are not kept for a start without the database: %s", error)
+            self._is_unsaved = True
 
     def recall(self) -> None:
         """Let those tokens hold that were known last; for a start without the database."""

@@ -1,4 +1,4 @@
-"""Tokens that are looked at by several at once."""
+"""Tokens that are read by several tasks at once, or cannot be saved."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from msgspec import structs
 
 from limen.rules.stores.tokens import Token, digest_of
@@ -48,3 +49,21 @@ async def admitted(folder: Path) -> bool:
 
 def test_a_slow_look_does_not_bring_a_revoked_token_back(tmp_path: Path) -> None:
     assert not asyncio.run(admitted(tmp_path))
+
+
+def test_tokens_that_could_not_be_saved_are_saved_by_a_later_look(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise a revoked token would be valid again after a start without the database."""
+    now = datetime.now(UTC)
+    token = Token("3f2a91c0", "admin", "ann", digest_of("secret"), now, "tests")
+    store = Slow(1, structs.replace(token, revoked_at=now, revoked_by="tests"))
+    store.go_on.set()
+    access, in_the_way = Access({}, tmp_path), tmp_path / "tokens.last-good.json"
+    in_the_way.mkdir()
+    for _ in range(3):
+        asyncio.run(access.refresh(store))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    in_the_way.rmdir()
+    asyncio.run(access.refresh(store))
+    assert in_the_way.read_bytes() == b"[]"
