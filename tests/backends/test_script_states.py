@@ -322,6 +322,35 @@ def test_any_content_is_decided_as_in_python_or_poisoned(store: Store, algorithm
     assert admitted
 
 
+@pytest.mark.parametrize("algorithm", ["token_bucket", "leaky_bucket"])
+def test_no_state_that_limen_writes_is_poisoned(store: Store, algorithm: str) -> None:
+    """Also after charges, corrections and debts under quotas that differ by orders of magnitude."""
+    chance = random.Random(algorithm)
+    store.now_us = 1_790_000_000_000_000
+    for number in range(store.steps // 40):
+        key = f"own:{algorithm}:{number}"
+        receipts: list[Receipt] = []
+        for _ in range(12):
+            store.now_us += chance.choice([0, 1, SECOND_US, DAY_US, -3 * SECOND_US])
+            quota = chance.choice([1, 7, 1_000, 1_000_000])
+            limit = Limit(quota, chance.choice([1, 30]) * 86_400 * 100, algorithm=algorithm)
+            cost = chance.choice([1, quota, max(quota // 2, 1)])
+            check = Check(limit, f"{key}:{limit.period}", cost)
+            if receipts and chance.random() < 0.5:
+                receipt = receipts.pop(chance.randrange(len(receipts)))
+                change = Correct(receipt, chance.choice([0, 1, 1_000, 1_000_000]))
+                [reply] = store.send(script.pack_change("limen", change))
+                assert not isinstance(reply, list), reply
+            else:
+                [reply] = store.send(script.pack_checks("limen", [check], True))
+                assert not isinstance(reply, list), reply
+                [reading] = script.readings(reply)
+                if reading[0]:
+                    receipts.append(
+                        Receipt(f"{chance.getrandbits(64):016x}", ((check, reading[5]),))
+                    )
+
+
 def change_of(kind: str, check: Check) -> Any:
     if isinstance(check.limit, Concurrency):
         return Renew(check, "a") if kind == "more" else Release(check, "a")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,17 @@ def test_a_store_that_never_answers_costs_the_first_wait_once(slow: Proxy, form:
     assert sources(decide(url_of(slow), form, 1, 1, 1)) == {"local"}
     # Once the time of a first connection, then each time the deadline.
     assert time.monotonic() - start < 2 * FIRST_S
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_cluster_that_never_answers_costs_the_first_wait_once(form: str) -> None:
+    """Also with several nodes, which are asked one after the other, 400 ms each."""
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
+        nodes = ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in silent)
+        start = time.monotonic()
+        assert sources(decide(f"redis+cluster://{nodes}", form, 8)) == {"local"}
+        assert FIRST_S - 0.02 < time.monotonic() - start < 4 * FIRST_S
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -141,7 +141,7 @@ IN_PYTHON: tuple[Mutant, ...] = (
         + pass
         by tests/limiter/test_limiter.py
         debt-uncapped
-        - *min((after_us, after_rem), most))
+        - *min((after_us, after_rem), most, (_FAR_US, 0)))
         + after_us, after_rem)
         """,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 
 import freezegun
@@ -22,6 +22,7 @@ from limen.rules import parse_text
 
 START = datetime(2026, 5, 4, 12, 0, 30, tzinfo=UTC)
 Advance = Callable[[float], object]
+Freeze = Callable[[], AbstractContextManager[Advance]]
 
 
 @contextmanager
@@ -36,18 +37,18 @@ def travelled() -> Iterator[Advance]:
         yield moved.shift
 
 
-@pytest.fixture(params=[frozen, travelled], ids=["freezegun", "time-machine"])
-def advance(request: pytest.FixtureRequest) -> Iterator[Advance]:
-    with request.param() as advance:
-        yield advance
+# Entered in each test: pytest itself measures time between fixtures.
+every_library = pytest.mark.parametrize("freeze", [frozen, travelled])
 
 
-def test_a_limiter_follows_it(advance: Advance) -> None:
-    limiter = Limiter()
-    assert [limiter.check("k", "1/minute").allowed for _ in range(2)] == [True, False]
-    assert limiter.check("k", "1/minute").retry_after == 60
-    advance(60)
-    assert limiter.check("k", "1/minute").allowed
+@every_library
+def test_a_limiter_follows_it(freeze: Freeze) -> None:
+    with freeze() as advance:
+        limiter = Limiter()
+        assert [limiter.check("k", "1/minute").allowed for _ in range(2)] == [True, False]
+        assert limiter.check("k", "1/minute").retry_after == 60
+        advance(60)
+        assert limiter.check("k", "1/minute").allowed
 
 
 def test_a_limiter_that_was_made_before_follows_it() -> None:
@@ -59,38 +60,46 @@ def test_a_limiter_that_was_made_before_follows_it() -> None:
         assert limiter.check("k", "1/minute").allowed
 
 
-def test_an_asyncio_limiter_follows_it(advance: Advance) -> None:
-    async def check() -> list[bool]:
+@every_library
+def test_an_asyncio_limiter_follows_it(freeze: Freeze) -> None:
+    async def check(advance: Advance) -> list[bool]:
         limiter = AsyncLimiter()
         allowed = [(await limiter.check("k", "1/minute")).allowed for _ in range(2)]
         advance(60)
         return [*allowed, (await limiter.check("k", "1/minute")).allowed]
 
-    assert asyncio.run(check()) == [True, False, True]
+    with freeze() as advance:
+        assert asyncio.run(check(advance)) == [True, False, True]
 
 
-def test_rules_follow_it(advance: Advance) -> None:
+@every_library
+def test_rules_follow_it(freeze: Freeze) -> None:
     rules = "rules: [{name: may, key: [user], limits: 1/day, ends: 2026-05-05}]"
-    engine = Engine(parse_text(rules), Limiter())
-    assert [engine.decide({"user": "7"}).allowed for _ in range(2)] == [True, False]
-    advance(86_400)
-    assert [engine.decide({"user": "7"}).allowed for _ in range(2)] == [True, True]
+    with freeze() as advance:
+        engine = Engine(parse_text(rules), Limiter())
+        assert [engine.decide({"user": "7"}).allowed for _ in range(2)] == [True, False]
+        advance(86_400)
+        assert [engine.decide({"user": "7"}).allowed for _ in range(2)] == [True, True]
 
 
 @pytest.mark.parametrize("strategy", [FixedWindowRateLimiter, MovingWindowRateLimiter])
-def test_a_storage_of_limits_follows_it(strategy: type, advance: Advance) -> None:
-    limiter, item = strategy(storage_from_string("limen+memory://")), parse("1/minute")
-    assert [limiter.hit(item, "k") for _ in range(2)] == [True, False]
-    assert limiter.get_window_stats(item, "k").reset_time == START.timestamp() + 60
-    advance(60)
-    assert limiter.hit(item, "k")
+@every_library
+def test_a_storage_of_limits_follows_it(freeze: Freeze, strategy: type) -> None:
+    with freeze() as advance:
+        limiter, item = strategy(storage_from_string("limen+memory://")), parse("1/minute")
+        assert [limiter.hit(item, "k") for _ in range(2)] == [True, False]
+        assert limiter.get_window_stats(item, "k").reset_time == START.timestamp() + 60
+        advance(60)
+        assert limiter.hit(item, "k")
 
 
-def test_an_asyncio_storage_of_limits_follows_it(advance: Advance) -> None:
-    async def hit() -> list[bool]:
+@every_library
+def test_an_asyncio_storage_of_limits_follows_it(freeze: Freeze) -> None:
+    async def hit(advance: Advance) -> list[bool]:
         limiter = AsyncMovingWindow(storage_from_string("async+limen+memory://"))
         hits = [await limiter.hit(parse("1/minute"), "k") for _ in range(2)]
         advance(60)
         return [*hits, await limiter.hit(parse("1/minute"), "k")]
 
-    assert asyncio.run(hit()) == [True, False, True]
+    with freeze() as advance:
+        assert asyncio.run(hit(advance)) == [True, False, True]

@@ -191,6 +191,7 @@ local function corrections()
     after_us, after_rem = add(quota, after_us, after_rem,
       drain_time(quota, interval_us, interval_rem, math.min(cost - first, limit.capacity)))
     after_us, after_rem = least(after_us, after_rem, most_us, most_rem)
+    after_us, after_rem = least(after_us, after_rem, FAR_US, 0)
     save(key, quota, now_us, t_us, after_us, after_rem, shift_us)
   end
 

@@ -16,7 +16,7 @@ where it ends to drain, and a refund gives back what of it lies ahead. That pull
 behind it. `shift_us` is by how much in all, and the end that a receipt names is arrival plus shift,
 as if nothing had been pulled in. So a refund may be too small, by later ones that came back before
 it, and is never too large. A shift of more than 71 years starts again from zero: receipts from
-before then name ends that are too late, and give back nothing.
+shortly before name ends that are too late, and give back nothing.
 
 Carry-over. The state keeps the limit it was written under. When the quota has changed since, what
 was used stays used: the time left is scaled by old quota / new quota.
@@ -149,7 +149,7 @@ class Bucket(Struct, gc=False):
             after_us += 1
             after_rem -= limit.quota
         most = max(drain_time(limit, 2 * limit.capacity), (used_us, used_rem))
-        self.store(limit, now_us, t_us, *min((after_us, after_rem), most))
+        self.store(limit, now_us, t_us, *min((after_us, after_rem), most, (_FAR_US, 0)))
 
     def advance(self, limit: Limit, now_us: int, charge: bool) -> tuple[int, int, int]:
         """Return the state's time and what is in use at it, as drain time under `limit`.

@@ -26,7 +26,8 @@ def kill_switch(context: typer.Context) -> None:
 
     Store, namespace and data directory are those of `limen serve`, unless
     options say otherwise. The exit code of `on` and `off` is 1 unless every
-    process that shares the store has confirmed it.
+    process that shares the store has confirmed it, and if a setting was
+    ignored because it is wrong.
 
     Without this command: `touch .limen/kill-switch`, or SIGUSR1 to one of
     the processes.
@@ -60,12 +61,12 @@ def turn_on(
     names = rule_names or []
     for name in names:
         refuse_address(name, "a rule")
-    settings = serving.valid_settings_of(context)
+    settings, ignored = serving.valid_settings_of(context)
     switch_database.check(names, comment, settings)
     switch = fleet.on(names)
     exit_code = fleet.turn(settings, switch)
     switch_database.record(switch, comment, settings)
-    raise typer.Exit(exit_code)
+    raise typer.Exit(max(exit_code, ignored))
 
 
 @app.command("off")
@@ -81,12 +82,12 @@ def turn_off(
     """Enforce all rules again, as they say. The audit gets a row."""
     from limen.cli import fleet, switch_database
 
-    settings = serving.valid_settings_of(context)
+    settings, ignored = serving.valid_settings_of(context)
     switch_database.check((), comment, settings)
     switch = fleet.off()
     exit_code = fleet.turn(settings, switch)
     switch_database.record(switch, comment, settings)
-    raise typer.Exit(exit_code)
+    raise typer.Exit(max(exit_code, ignored))
 
 
 @app.command("show")
@@ -100,4 +101,5 @@ def show(
     """Say how the switch stands, since when, by whom, and which processes follow it."""
     from limen.cli import fleet
 
-    raise typer.Exit(fleet.show_switch(serving.valid_settings_of(context)))
+    settings, ignored = serving.valid_settings_of(context)
+    raise typer.Exit(max(fleet.show_switch(settings), ignored))

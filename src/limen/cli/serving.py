@@ -169,10 +169,11 @@ def settings_of(context: typer.Context) -> Settings:
     return load(flags_of(context.params))
 
 
-def valid_settings_of(context: typer.Context) -> Settings:
+def valid_settings_of(context: typer.Context) -> tuple[Settings, int]:
     """Return the same settings, without those that are wrong; print these on stderr.
 
-    For the kill switch, which works whatever else is broken.
+    For the kill switch, which works whatever else is broken. Also returns the exit code so far: 1
+    if a setting was ignored, because processes may then have another store or data directory.
     """
     from limen.cli import draw
     from limen.server.settings import load_valid
@@ -180,4 +181,4 @@ def valid_settings_of(context: typer.Context) -> Settings:
     settings, problems = load_valid(flags_of(context.params))
     for problem in problems:
         draw.complain(f"limen: ignored: {problem}")
-    return settings
+    return settings, 1 if problems else 0

@@ -177,8 +177,11 @@ def _make_folder(folder: Path) -> None:
 
 def _keep(path: Path, secret: str) -> None:
     """Write a secret, unless one is there: of several who start at once, one does."""
-    if path.exists():
-        return  # also when the disk is full
+    try:
+        if path.exists():
+            return  # also when the disk is full
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from None
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

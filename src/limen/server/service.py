@@ -200,14 +200,14 @@ class Service:
             self._has_rules = self.follower.status.is_loaded
         return self._has_rules
 
-    def require_rules(self) -> None:
-        """Raise `Rejected` (503) while rules are not loaded.
+    def require_rules(self, status: int = 503) -> None:
+        """Raise `Rejected` with this status while rules are not loaded.
 
         With the kill switch on for all rules, none of them would refuse anybody.
         """
         if not self.has_rules and not self.follower.status.switch.all:
             detail = "the rules are not loaded yet; try again, and see /readyz"
-            raise Rejected(503, detail, [RETRY_SOON])
+            raise Rejected(status, detail, [RETRY_SOON])
 
     @property
     def health(self) -> Health:
@@ -255,14 +255,14 @@ class Service:
         while True:
             try:
                 await self._look()
+                if self._has_looked and (not self.has_rules or self.access.is_stale):
+                    # If the database did not answer at the start, its tables may be missing or old.
+                    with contextlib.suppress(StoreError):
+                        await self.place.open(self.books)
             except Exception:  # whatever it is: who looks no more lets revoked tokens hold
                 _logger.exception("looking after store and tokens failed; it goes on")
             self._has_looked = True
             await asyncio.sleep(_LOOK_S)
-            if not self.has_rules:
-                # The database did not answer when the service was started.
-                with contextlib.suppress(StoreError):
-                    await self.place.open(self.books)
 
     async def _look(self) -> None:
         is_probing = self._probing is not None and not self._probing.done()

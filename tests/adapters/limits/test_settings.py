@@ -57,6 +57,7 @@ def test_every_address_of_limen_makes_a_storage(scheme: str) -> None:
             Settings("redis://h", on_error="open"),
         ),
         ("limen+redis://h", {"deadline": "0.5"}, Settings("redis://h", deadline=0.5)),
+        ("limen+redis://h", {"username": None, "password": None}, Settings("redis://h")),
         (
             "limen+redis+sentinel://u:p%40@h/s",
             {},

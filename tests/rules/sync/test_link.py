@@ -96,7 +96,7 @@ def test_a_server_that_does_not_answer_is_an_error_in_time(line: Proxy, fault: s
         else:
             line.drop_replies()
         start = time.monotonic()
-        with pytest.raises(StoreError, match="Timeout"):
+        with pytest.raises(StoreError, match="no answer in time"):
             await link.call("ECHO", "b")
         took = time.monotonic() - start
         line.flow()

@@ -128,7 +128,7 @@ def test_a_line_that_breaks_before_the_rules_came_says_nothing_about_them(
         await sought.write(2)
         sought.cache.meanwhile = lambda: asyncio.to_thread(line.stall)
         assert await sought.look() == "1"
-        assert "Timeout" in sought.notes.trouble["rules"]
+        assert "no answer in time" in sought.notes.trouble["rules"]
         line.flow()
         assert await sought.look() == "2"
 

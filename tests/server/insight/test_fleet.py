@@ -157,7 +157,7 @@ def test_any_number_of_keys_makes_neither_more_series_nor_more_memory(tmp_path: 
             for number in range(start, start + lists):
                 ask(raw, [f"user {number} {place}" for place in range(1_000)])
 
-        first, more = (60, 140) if FULL else (40, 80)
+        first, more = (80, 140) if FULL else (80, 80)
         ask_many(0, first)
         series, size = _series(served), _resident(served)
         ask_many(first, more)

@@ -102,6 +102,9 @@ def read(uri: str, options: Mapping[str, object]) -> Settings:
         )
     rest, _, query = rest.partition("?")
     given, kept = dict(options), []
+    for name in _LOGIN:
+        if given.get(name) is None:
+            given.pop(name, None)  # as `os.environ.get` gives it for a variable that is not set
     for part in query.split("&") if query else ():
         name, _, value = part.partition("=")
         if name in _READERS or name in _INSTEAD:

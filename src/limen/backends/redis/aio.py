@@ -370,7 +370,7 @@ class AsyncRedisBackend:
         if self._router.is_unknown_yet and not hurries:
             ends = self._first_ends(home, None, ends)
         # Not an event: it may be another loop that is looking it up.
-        while self._router.is_unknown_yet and home.clock.now() < ends:  # noqa: ASYNC110
+        while self._router.is_unknown_yet and home.clock.tick() < ends:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
 
     def _lane_to(self, home: Home, address: Address) -> Lane:

@@ -131,7 +131,8 @@ def fault_of(error: BaseException | str, where: str) -> Fault:
     advice = advice or "; ".join(filter(None, known))
     text = str(error).strip().partition("\n")[0]
     # What follows is what was sent, and of AUTH that is the password.
-    text = text.partition(", with args")[0][:160] or type(error).__name__
+    text = text.partition(", with args")[0][:160]
+    text = text or ("no answer in time" if kind == "timeout" else type(error).__name__)
     if kind == "poisoned":
         # A script's error quotes where in the script it was; the code is what matters.
         text = "BADSTATE" if "BADSTATE" in text else "WRONGTYPE"

@@ -271,7 +271,7 @@ def find_owners(
             said = "no slot is served"
     alone = "disabled" in str(said)
     advice = "for a server on its own, write redis:// instead of redis+cluster://" if alone else ""
-    raise Unfound(f"no node of the cluster tells its shape: {said}", said, advice)
+    raise Unfound(f"no node of the cluster tells its shape: {_reason(said)}", said, advice)
 
 
 def _owners(reply: list[Any], asked: Address) -> list[Address | None]:
@@ -312,7 +312,12 @@ def find_primary(
     advice = ""
     if isinstance(said, Exception) and fault_of(said, "").kind == "rights":
         advice = "check the login of the sentinels: sentinel_username, sentinel_password"
-    raise Unfound(f"no sentinel names the primary: {said}", said, advice)
+    raise Unfound(f"no sentinel names the primary: {_reason(said)}", said, advice)
+
+
+def _reason(said: object) -> str:
+    """Return why nobody was found; errors such as TimeoutError have no text of their own."""
+    return str(said) or type(said).__name__
 
 
 def _text(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -42,8 +43,13 @@ class Address(Struct, frozen=True):
     def source(self) -> str:
         """The identity of the database: its file, or its hosts and its name. Without the login."""
         if self.path is not None:
-            return f"sqlite:{self.path}"
-        return f"postgresql://{self.shown.partition('://')[2].rpartition('@')[2]}"
+            return f"sqlite:{os.path.normpath(self.path)}"
+        options = parse_qs(self.dsn.partition("?")[2])
+        chosen = [
+            f"{name}={','.join(options[name])}" for name in ("host", "port") if name in options
+        ]
+        where = self.shown.partition("://")[2].rpartition("@")[2]
+        return f"postgresql://{where}{'?' if chosen else ''}{'&'.join(chosen)}"
 
 
 def parse(url: str) -> Address:
@@ -89,7 +95,7 @@ def lacks_sslmode(address: Address, environ: Mapping[str, str]) -> bool:
 
 def _is_local(host: str) -> bool:
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    if not name or name.startswith("/") or name == "localhost":
+    if not name or name.startswith("/") or name.lower() == "localhost":
         return True
     try:
         return ip_address(name).is_loopback

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from pathlib import Path
 
@@ -30,7 +31,7 @@ class FileStore:
     def source(self) -> str:
         """The absolute path of the file: the identity of these rules."""
         # Symbolic links are kept: deployments point them at each new version of the file.
-        return f"file:{self.path.absolute()}"
+        return f"file:{os.path.normpath(self.path.absolute())}"
 
     async def version(self) -> str:
         """Return the digest of what the file says. Reads it only when it has changed.

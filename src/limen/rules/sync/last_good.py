@@ -32,9 +32,10 @@ class LastGood:
     def is_usable(self) -> bool:
         """Whether the file can be read and has rules of this source."""
         try:
-            return self.read() is not None
+            entry = self._entry()
         except LimenError:
             return False
+        return entry is not None and entry.source == self._source
 
     def write(self, snapshot: Snapshot) -> None:
         """Keep a rule set. Raises `StoreError` when it cannot be kept."""
@@ -42,13 +43,8 @@ class LastGood:
 
     def read(self) -> Entry | None:
         """Return the rules of this source; None without any. Raises `Poisoned` or `StoreError`."""
-        try:
-            entry = decode(self.path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StoreError(f"{self.path} cannot be read: {error.strerror}") from None
-        if entry.source == self._source:
+        entry = self._entry()
+        if entry is None or entry.source == self._source:
             return entry
         if not self._is_foreign:
             self._is_foreign = True
@@ -57,6 +53,14 @@ class LastGood:
                 "%s has the rules of %s, not of %s; not used", self.path, theirs, self._source
             )
         return None
+
+    def _entry(self) -> Entry | None:
+        try:
+            return decode(self.path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be read: {error.strerror}") from None
 
 
 def replace(path: Path, written: bytes, at: float | None = None) -> None:

@@ -26,6 +26,8 @@ from limen.rules.sync.switch import Switch
 Source = Literal["none", "cache", "store", "last-good"]
 T = TypeVar("T")
 _STORE_S = 3.0
+_FIRST_STORE_S = 1.0
+"""How long to wait for the store at the start, where the last good rules can be used instead."""
 _DISK_S = 0.2
 _logger = logging.getLogger("limen")
 
@@ -167,7 +169,7 @@ class Seeker:
         before, snapshot = self._rules, None
         self._asked_at = time.monotonic()
         with self._minding("store"):
-            snapshot = await self._in_time(self._load(store, found))
+            snapshot = await self._in_time(self._load(store, found), self._patience_s())
             self.is_loaded = self.is_loaded or snapshot is None
             if snapshot is None or self._rules is not before:
                 return  # nothing new; or the cache had something meanwhile, and that is newer
@@ -192,11 +194,16 @@ class Seeker:
             with self._minding("sharing"):
                 await cache.write(snapshot, seen=found.version, stamp=found.stamp)
 
-    async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
+    def _patience_s(self) -> float:
+        if self._rules is None and self._last_good is not None and self._last_good.is_usable:
+            return _FIRST_STORE_S
+        return _STORE_S
+
+    async def _in_time(self, work: Coroutine[Any, Any, T], patience_s: float) -> T:
         """Return what comes of it, or raise `TimeoutError`: at once, however long its end takes."""
         task = self._begin(work)
         try:
-            done, _ = await asyncio.wait([task], timeout=_STORE_S)
+            done, _ = await asyncio.wait([task], timeout=patience_s)
         finally:
             task.cancel()
         if not done:

@@ -91,7 +91,8 @@ class Auth:
     async def _answer(self, scope: Scope, receive: Receive, id_: str, peer: str | None) -> Reply:
         question, options = self._read(scope, peer)
         self._admit(question)
-        self._service.require_rules()
+        # 503 is the status of a rule that is closed, which a gateway that fails open must not pass.
+        self._service.require_rules(504)
         known = self._recalled(question, peer, options)
         await read_body(scope, receive, self._service.settings.http.max_body)
         verdict = await self._decide(known)

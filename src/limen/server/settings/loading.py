@@ -78,7 +78,7 @@ def _gather(flags: Mapping[str, Any], environ: Mapping[str, str]) -> _Gathered:
     weak, strong = found.problems, found.flag_problems
     # A value that is wrong is told also where a stronger source would hide it.
     for problems, source in (
-        (weak, of_file(flags.get("config"), environ, weak)),
+        (weak, of_file(flags.get("config"), environ, weak, strong)),
         (weak, list(of_environment(environ, weak))),
         (strong, list(of_flags(others, strong))),
     ):

@@ -45,8 +45,13 @@ class Given(NamedTuple):
     """How a message about it begins: the source, and the name if that does not say it."""
 
 
-def of_file(named: object, environ: Mapping[str, str], problems: list[str]) -> list[Given]:
-    """Return what the file says: the one of the flag, of the variable, or `limen.toml` if there."""
+def of_file(
+    named: object, environ: Mapping[str, str], problems: list[str], flag_problems: list[str]
+) -> list[Given]:
+    """Return what the file says: the one of the flag, of the variable, or `limen.toml` if there.
+
+    A file that the flag names and that cannot be read is a problem of the flag.
+    """
     path, by = FILE, ""
     if named is not None:
         path, by = str(named), "--config: "
@@ -61,7 +66,8 @@ def of_file(named: object, environ: Mapping[str, str], problems: list[str]) -> l
     except (OSError, ValueError) as error:
         if by or not isinstance(error, FileNotFoundError):
             why = error.strerror if isinstance(error, OSError) else "no path"
-            problems.append(f"{by}cannot read {shown(path)}: {why}")
+            unread = flag_problems if named is not None else problems
+            unread.append(f"{by}cannot read {shown(path)}: {why}")
         return []
     called = path if path.isprintable() else shown(path)
     document = _parsed(called, content, problems)
