@@ -132,9 +132,9 @@ def build_app() -> "Typer":
     from limen.cli.config import app as config_commands
     from limen.cli.explain import show_explanation
     from limen.cli.kill_switch import app as kill_switch
-    from limen.cli.options import Config
     from limen.cli.rules import app as rules
     from limen.cli.serve import serve
+    from limen.cli.serving import Config
     from limen.cli.tokens import app as tokens
 
     app = typer.Typer(
@@ -217,7 +217,7 @@ def build_app() -> "Typer":
                 "--for",
                 metavar="library|service",
                 show_default="library; without URL, service",
-                help="Who uses the store: a program, or limen serve.",
+                help="The user of the store: a program, or limen serve.",
             ),
         ] = None,
         namespace: Annotated[

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from limen.cli import serving
-from limen.cli.options import AsJson, Config, Namespace, Rules, Store, Version
+from limen.cli.options import AsJson, Namespace, Rules, Store, Version
+from limen.cli.serving import Config
 
 
 def show_explanation(  # noqa: PLR0913  # each is something a user may type

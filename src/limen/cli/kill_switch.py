@@ -1,12 +1,17 @@
 """`limen kill-switch`: what a user types. The work is in `fleet`."""
 
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from limen.cli import serving
 from limen.cli.misplaced import refuse_address
-from limen.cli.options import Comment, Config, DataDir, Namespace, Rules, Store
+from limen.cli.options import Comment, DataDir, Namespace, Rules, Store
+from limen.cli.serving import Config
+
+if TYPE_CHECKING:
+    from limen.rules.sync import Switch
 
 app: typer.Typer = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -56,17 +61,12 @@ def turn_on(
     are not verified. The audit gets a row; if its database does not answer,
     a line on stderr says so, and the switch is turned all the same.
     """
-    from limen.cli import fleet, switch_database
+    from limen.cli import fleet
 
     names = rule_names or []
     for name in names:
         refuse_address(name, "a rule")
-    settings, ignored = serving.valid_settings_of(context)
-    switch_database.check(names, comment, settings)
-    switch = fleet.on(names)
-    exit_code = fleet.turn(settings, switch)
-    switch_database.record(switch, comment, settings)
-    raise typer.Exit(max(exit_code, ignored))
+    _turn(context, lambda: fleet.on(names), names, comment)
 
 
 @app.command("off")
@@ -80,14 +80,9 @@ def turn_off(
     config: Config = None,
 ) -> None:
     """Enforce all rules again, as they say. The audit gets a row."""
-    from limen.cli import fleet, switch_database
+    from limen.cli import fleet
 
-    settings, ignored = serving.valid_settings_of(context)
-    switch_database.check((), comment, settings)
-    switch = fleet.off()
-    exit_code = fleet.turn(settings, switch)
-    switch_database.record(switch, comment, settings)
-    raise typer.Exit(max(exit_code, ignored))
+    _turn(context, fleet.off, (), comment)
 
 
 @app.command("show")
@@ -103,3 +98,20 @@ def show(
 
     settings, ignored = serving.valid_settings_of(context)
     raise typer.Exit(max(fleet.show_switch(settings), ignored))
+
+
+def _turn(
+    context: typer.Context, turned: "Callable[[], Switch]", names: Sequence[str], comment: str
+) -> None:
+    """Check the names, turn the switch and write the audit row; exit with the code of the command.
+
+    The time of the switch is taken after the check, which may wait for the database.
+    """
+    from limen.cli import fleet, switch_database
+
+    settings, ignored = serving.valid_settings_of(context)
+    switch_database.check(names, comment, settings)
+    switch = turned()
+    exit_code = fleet.turn(settings, switch)
+    switch_database.record(switch, comment, settings)
+    raise typer.Exit(max(exit_code, ignored))

@@ -65,15 +65,6 @@ DataDir = Annotated[
         help="The data directory of the processes on this host.",
     ),
 ]
-Config = Annotated[
-    str | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        show_default="limen.toml, if it is there",
-        help="A TOML file with the settings of limen serve.",
-    ),
-]
 Comment = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the history.")]
 Rows = Annotated[int, typer.Option("--limit", min=1, max=1000, metavar="N", help="How many.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

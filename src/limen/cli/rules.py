@@ -12,7 +12,6 @@ from limen.cli.options import (
     AsJson,
     Author,
     Comment,
-    Config,
     Database,
     Force,
     Namespace,
@@ -22,6 +21,7 @@ from limen.cli.options import (
     Version,
     Yes,
 )
+from limen.cli.serving import Config
 
 app: typer.Typer = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 

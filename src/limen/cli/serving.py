@@ -20,7 +20,7 @@ Config = Annotated[
         "--config",
         metavar="FILE",
         show_default="limen.toml, if it is there",
-        help="A TOML file with settings.",
+        help="A TOML file with the settings of limen serve.",
     ),
 ]
 Bind = Annotated[

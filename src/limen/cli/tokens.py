@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from limen.cli import serving
-from limen.cli.options import AsJson, Author, Config, Rules
+from limen.cli.options import AsJson, Author, Rules
+from limen.cli.serving import Config
 
 app: typer.Typer = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 

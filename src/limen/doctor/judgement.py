@@ -28,7 +28,7 @@ _ADVICE = {
     "timeout": "check the address and the firewall; if they are right, the server hangs",
     "internal": "check the address",
     "protocol": "this is no Redis: check host and port",
-    "tls": "check the certificate of the server and the host name, or name who signed it: "
+    "tls": "check the certificate of the server and the host name, or name its authority: "
     "?ssl_ca_certs=/path/ca.pem",
     "rights": "check user and password in the URL: redis://user:password@host",
     "loading": "the server is reading its data: try again when it is done",

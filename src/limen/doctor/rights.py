@@ -15,7 +15,7 @@ from limen.connect.address import Kind
 from limen.keys import rules_channel
 
 Role = Literal["library", "service"]
-"""Who uses the store: a limiter in a program, or `limen serve`."""
+"""The user of the store: a limiter in a program, or `limen serve`."""
 
 USER = "limen"
 """Whom the line is for. Never the user of the URL: the line would take that one's other rights."""
@@ -35,7 +35,7 @@ _SENT_BY_SERVICE = (
     "SET",
     "ZREM",
 )
-"""What `limen serve` sends besides decisions, outside of its scripts."""
+"""Commands that `limen serve` sends besides decisions, outside of its scripts."""
 _MOST_ARGUMENTS = 4
 _TRY_LPUSH = """
 redis.call('SET', KEYS[1], '1', 'PX', 1000)

@@ -1,4 +1,4 @@
-"""The address of the client: of who connected, or of who a trusted proxy says it was.
+"""The address of the client: that of the peer, or the one that a trusted proxy reports.
 
 Pure, except for one warning.
 

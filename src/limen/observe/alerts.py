@@ -29,7 +29,7 @@ FEW = 10
 """So many requests are enough to tell of fallback when all of them were decided by it."""
 
 Cause = tuple[str, str | None]
-"""What an alert is about: there is at most one open alert for each cause."""
+"""The cause of an alert: a name and a rule. Each has at most one open alert."""
 STORE: Cause = ("store", None)
 """The cause of `fallback` and `latency`: both are symptoms of a store that does not answer well."""
 
@@ -82,7 +82,7 @@ class Alert(Struct, frozen=True):
 
     @property
     def cause(self) -> Cause:
-        """What it is about."""
+        """The cause that it shares with other symptoms, if there are any."""
         return _cause(self.kind, self.rule)
 
 
@@ -132,7 +132,7 @@ class _Finding(Struct, frozen=True):
 
     @property
     def cause(self) -> Cause:
-        """What an alert of it is about."""
+        """The cause of an alert about it."""
         return _cause(self.kind, self.rule)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from msgspec import structs
@@ -230,12 +231,9 @@ class RuleSet:
 
     def is_about(self, attribute: str, value: str) -> bool:
         """Return whether a rule, also one that is off, or an exemption accepts this value."""
-        sources: list[Rule | Exemption] = [*self.rules, *self.exemptions]
-        for source in sources:
-            condition = source.conditions.get(attribute)
-            if condition is None or condition.holds(value):
-                return True
-        return False
+        sources: Iterable[Rule | Exemption] = chain(self.rules, self.exemptions)
+        conditions = (source.conditions.get(attribute) for source in sources)
+        return any(condition is None or condition.holds(value) for condition in conditions)
 
     def in_shadow(self, names: frozenset[str] | None) -> RuleSet:
         """Return the same rules with some of them, or all (None), refusing nobody."""

@@ -100,14 +100,14 @@ class AsyncRedisBackend:
     ) -> tuple[Reading, ...] | Fault:
         """Decide some checks together, all or nothing; return a reading for each, or why not."""
         home = self._home()
-        ends, hurries = home.clock.now() + (within or self._deadline), within is not None
+        ends, strict = home.clock.now() + (within or self._deadline), within is not None
         if self._packer.is_together(checks):
             request = self._packer.checks(checks, charge, holder)
-            reply = await self._ask(home, request, ends, hurries=hurries)
+            reply = await self._ask(home, request, ends, strict=strict)
             return reply if isinstance(reply, Fault) else script.readings(reply)
         receipt_id = f"{next(self._receipt_ids):016x}"
         steps = across.decide(self._packer, checks, charge, holder, receipt_id)
-        return await self._drive(home, steps, ends, hurries=hurries)
+        return await self._drive(home, steps, ends, strict=strict)
 
     def prepare(self, checks: tuple[Check, ...]) -> Request | None:
         """Return checks as they are asked; None where one call cannot decide them."""
@@ -120,8 +120,8 @@ class AsyncRedisBackend:
         if prepared is None:
             return await self.run_all(checks, True, "", within)
         home = self._home()
-        ends, hurries = home.clock.now() + (within or self._deadline), within is not None
-        reply = await self._ask(home, prepared, ends, hurries=hurries)
+        ends, strict = home.clock.now() + (within or self._deadline), within is not None
+        reply = await self._ask(home, prepared, ends, strict=strict)
         return reply if isinstance(reply, Fault) else script.readings(reply)
 
     def run_soon(self, prepared: Request | None, tell: Tell) -> bool:
@@ -250,7 +250,7 @@ class AsyncRedisBackend:
         return home
 
     def _first_ends(self, home: Home, address: Address | None, ends: float) -> float:
-        """Return a later end for who waits for the first connection."""
+        """Return the end of the wait for a first connection, if that is later than `ends`."""
         return max(ends, home.clock.now() + self._router.first_s(address, time.monotonic()))
 
     async def _ask(
@@ -260,13 +260,13 @@ class AsyncRedisBackend:
         ends: float,
         *,
         insist: bool = False,
-        hurries: bool = False,
+        strict: bool = False,
     ) -> bytes | Fault:
-        """Have a request carried out. One that `hurries` does not wait longer to connect first."""
+        """Have a request carried out. A `strict` end is not extended for a first connection."""
         tries, again = 0, Again()
         while tries < route.MAX_TRIES:
             if self._router.moves:
-                await self._know_shape(home, ends, hurries=hurries)
+                await self._know_shape(home, ends, strict=strict)
             address = self._router.address(request)
             if address is None:
                 return self._router.nobody_owns(request)
@@ -280,7 +280,7 @@ class AsyncRedisBackend:
                     await asyncio.sleep(0)
                     return refusal
                 tries_it = True
-            if address not in self._router.connected and not hurries:
+            if address not in self._router.connected and not strict:
                 ends = self._first_ends(home, address, ends)
             answer = await lane.ask(request, ends)
             if isinstance(answer, bytes):
@@ -306,20 +306,20 @@ class AsyncRedisBackend:
         steps: Generator[across.Step, Sequence[bytes | Fault], T],
         ends: float,
         *,
-        hurries: bool = False,
+        strict: bool = False,
     ) -> T:
         try:
             step = next(steps)
             while True:
                 later = home.clock.now() + self._deadline
-                if later >= ends + self._deadline and not hurries:
+                if later >= ends + self._deadline and not strict:
                     # The step before had to wait for a first connection, and was carried out.
                     ends = later
                 if step.behind:
                     self._leave_behind(home, self._carry_out(home, step, later))
                     step = steps.send(())
                     continue
-                carried_out = self._carry_out(home, step, ends, hurries=hurries)
+                carried_out = self._carry_out(home, step, ends, strict=strict)
                 if step.undoes:
                     # Whoever cancels the caller has not thereby given anything back.
                     undo = self._leave_behind(home, carried_out)
@@ -331,12 +331,12 @@ class AsyncRedisBackend:
             return result
 
     async def _carry_out(
-        self, home: Home, step: across.Step, ends: float, *, hurries: bool = False
+        self, home: Home, step: across.Step, ends: float, *, strict: bool = False
     ) -> list[bytes | Fault]:
         refusal = self._foreseen(home, step) if step.reserves else None
         if refusal is not None:
             return [refusal] * len(step.requests)
-        asked = [self._ask(home, request, ends, hurries=hurries) for request in step.requests]
+        asked = [self._ask(home, request, ends, strict=strict) for request in step.requests]
         replies = list(await asyncio.gather(*asked))
         lost = step.lost(replies)
         if lost:
@@ -364,10 +364,10 @@ class AsyncRedisBackend:
         if self._router.should_refresh(home.loop.time()):
             self._leave_behind(home, self._refresh_behind(home))
 
-    async def _know_shape(self, home: Home, ends: float, *, hurries: bool) -> None:
+    async def _know_shape(self, home: Home, ends: float, *, strict: bool) -> None:
         """Have the cluster's shape looked up, if it is time to; wait only if it was never known."""
         self._keep_shape(home)
-        if self._router.is_unknown_yet and not hurries:
+        if self._router.is_unknown_yet and not strict:
             ends = self._first_ends(home, None, ends)
         # Not an event: it may be another loop that is looking it up.
         while self._router.is_unknown_yet and home.clock.tick() < ends:  # noqa: ASYNC110

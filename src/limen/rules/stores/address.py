@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qsl, unquote
 
 from msgspec import Struct
 
@@ -40,14 +40,17 @@ class Address(Struct, frozen=True):
         return f"<Address {self.shown}>"
 
     @property
+    def options(self) -> dict[str, str]:
+        """The options of PostgreSQL, such as `sslmode`; the last one of a name counts."""
+        return dict(parse_qsl(self.dsn.partition("?")[2]))
+
+    @property
     def source(self) -> str:
         """The identity of the database: its file, or its hosts and its name. Without the login."""
         if self.path is not None:
             return f"sqlite:{os.path.normpath(self.path)}"
-        options = parse_qs(self.dsn.partition("?")[2])
-        chosen = [
-            f"{name}={','.join(options[name])}" for name in ("host", "port") if name in options
-        ]
+        options = self.options
+        chosen = [f"{name}={options[name]}" for name in ("host", "port") if name in options]
         where = self.shown.partition("://")[2].rpartition("@")[2]
         return f"postgresql://{where}{'?' if chosen else ''}{'&'.join(chosen)}"
 
@@ -83,12 +86,11 @@ def lacks_sslmode(address: Address, environ: Mapping[str, str]) -> bool:
     """
     if address.kind != "postgresql":
         return False
-    authority, _, query = address.dsn.partition("://")[2].partition("?")
-    options = parse_qs(query)
+    options = address.options
     if "sslmode" in options or "service" in options or environ.get("PGSSLMODE"):
         return False
-    hosts = authority.partition("/")[0].rpartition("@")[2]
-    named = hosts or ",".join(options.get("host", ())) or environ.get("PGHOST", "")
+    hosts = address.shown.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    named = hosts or options.get("host") or environ.get("PGHOST", "")
     # Without a host it is a socket file, or localhost.
     return not all(map(_is_local, named.split(",")))
 

@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from limen.rules.stores.faults import NotPrepared, newer_schema
-from limen.rules.stores.tables import REVISIONS, SCHEMA, STATE
+from limen.rules.stores.tables import SCHEMA, STATE
 
 
 class Obstacle(Struct, frozen=True):
@@ -49,8 +49,8 @@ async def look(connection: AsyncConnection) -> Condition:
     if row.tokens is None:
         raise NotPrepared
     obstacle = None
-    if row.revision is not None and row.revision not in REVISIONS:
-        obstacle = newer(str(newer_schema(row.revision, REVISIONS[-1])))
+    if error := newer_schema(row.revision):
+        obstacle = newer(str(error))
     elif is_postgresql and row.is_standby:
         obstacle = _read_only("the server is a standby; use the address of the primary")
     elif is_postgresql and row.read_only == "on":

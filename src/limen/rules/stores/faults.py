@@ -13,12 +13,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from limen.errors import StoreError
 from limen.rules.stores.address import Address
+from limen.rules.stores.tables import REVISIONS
 
 TO_PREPARE = "run `limen rules apply FILE`, or call `prepare()` once"
 NOT_PREPARED = f"there are no tables of limen yet; {TO_PREPARE}"
@@ -94,11 +94,13 @@ _KINDS: dict[str, type[StoreError]] = {
 }
 
 
-def newer_schema(revision: str, newest_known: str) -> NewerSchema:
-    """Return the error for a revision of the schema that is not known."""
+def newer_schema(revision: str | None) -> NewerSchema | None:
+    """Return the error for a revision of the schema that is not known; None for known ones."""
+    if revision is None or revision in REVISIONS:
+        return None
     return NewerSchema(
         f"the rule database has schema revision {revision}, and this limen supports revisions up "
-        f"to {newest_known}; upgrade limen"
+        f"to {REVISIONS[-1]}; upgrade limen"
     )
 
 
@@ -183,7 +185,7 @@ def _reason_of_system(error: OSError, address: Address) -> str:
 
 def _unreadable_file(address: Address) -> str | None:
     """Say which file for TLS cannot be read: the driver says that there is no such file."""
-    options = dict(parse_qsl(urlsplit(address.dsn).query))
+    options = address.options
     for option in _TLS_FILES:
         path = options.get(option) or os.environ.get(f"PG{option.upper()}")
         if not path:

@@ -29,7 +29,7 @@ from limen.rules.stores.records import (
     valid_comment,
     written,
 )
-from limen.rules.stores.tables import AUDIT, REVISIONS, RULE_SETS, SCHEMA, STATE
+from limen.rules.stores.tables import AUDIT, RULE_SETS, SCHEMA, STATE
 
 
 class Act(Struct, frozen=True):
@@ -152,9 +152,8 @@ class Ledger:
         """Open the books, when it is our turn. Raises `NewerSchema`, and has written nothing."""
         state = await state_of(connection, lock=True)
         # Behind the lock, so that no migration can come in between.
-        revision = await connection.scalar(select(SCHEMA.c.version_num))
-        if revision is not None and revision not in REVISIONS:
-            raise newer_schema(revision, REVISIONS[-1])
+        if error := newer_schema(await connection.scalar(select(SCHEMA.c.version_num))):
+            raise error
         return cls(connection, state)
 
     def expect_latest(self, base: int | None) -> None:

@@ -52,6 +52,6 @@ def _context(connection: Connection) -> MigrationContext:
 
 def _revision(context: MigrationContext) -> str | None:
     revision = context.get_current_revision()
-    if revision is not None and revision not in REVISIONS:
-        raise newer_schema(revision, REVISIONS[-1])
+    if error := newer_schema(revision):
+        raise error
     return revision

@@ -27,7 +27,7 @@ class InstanceFile:
     def __init__(self, folder: str | Path) -> None:
         self.path: Path = Path(folder) / NAME
         self._kept: int | None = None
-        """What the file says, as far as this process knows."""
+        """The number in the file, as far as this process knows."""
         self._confirmed_at = 0.0
         """When there were last as many processes as the file says, by the monotonic clock."""
 

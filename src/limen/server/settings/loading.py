@@ -62,12 +62,12 @@ def load_valid(
 
 
 class _Gathered(Struct):
-    """What all sources say; the strongest one wins."""
+    """The values of all sources; the strongest source wins."""
 
     values: dict[str, Any]
     sources: dict[str, str]
     problems: list[str] = []
-    """What is wrong with the file and the environment."""
+    """Errors in the file and the environment, a line each."""
     flag_problems: list[str] = []
 
 
