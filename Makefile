@@ -16,7 +16,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/b
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(VENV)/run ## Start the service at http://localhost:8080, with a few rules to try
+run: $(VENV)/run ## Start the service at http://localhost:8080, with starter rules; dashboard at http://localhost:8082
 	$(BIN)/limen serve
 
 test: $(VENV)/test $(VENV)/prometheus $(VENV)/chromium ## All that must hold: style, types, layers, every test, the examples in the docs

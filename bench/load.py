@@ -19,6 +19,8 @@ from typing import cast
 import uvloop
 
 _LENGTH = b"content-length: "
+_DISTINCT = 20_000
+"""How many different heads `--distinct` sends before it repeats them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,15 @@ def trace(number: int) -> str:
     return f"x-request-id: {number:016x}\r\n{parent}\r\n"
 
 
+def auth(path: str, user: int) -> bytes:
+    """Return the request that nginx sends with examples/gateways/nginx.conf, for one address."""
+    return (
+        "GET /v1/auth?deny_status=403 HTTP/1.1\r\nHost: limen\r\nX-Forwarded-Method: GET\r\n"
+        f"X-Forwarded-Uri: {path}\r\nX-Forwarded-Host: shop.example\r\n"
+        f"X-Forwarded-For: 10.0.{user // 250}.{user % 250}\r\n\r\n"
+    ).encode()
+
+
 def main() -> None:
     """Ask as the arguments say; print what was seen."""
     parser = argparse.ArgumentParser(prog="python -m bench.load", description=main.__doc__)
@@ -165,15 +176,25 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=10_000)
     parser.add_argument("--list", type=int, default=0, help="how many questions in one request")
     parser.add_argument("--traced", action="store_true", help="an id and a trace in each request")
+    parser.add_argument("--path", default="/api/search", help="the path in the attributes")
+    parser.add_argument(
+        "--distinct", action="store_true", help="a header with a new value in each request"
+    )
+    parser.add_argument("--auth", action="store_true", help="GET /v1/auth, as nginx sends it")
     options = parser.parse_args()
+    # A later run must not repeat the values of an earlier one.
+    first_value = time.time_ns()
 
     def question(number: int) -> str:
         user = number % options.users
-        return f'{{"attributes":{{"user":"{user}","path":"/api/search","method":"GET"}}}}'
+        return f'{{"attributes":{{"user":"{user}","path":"{options.path}","method":"GET"}}}}'
 
     def request(number: int) -> bytes:
+        if options.auth:
+            return auth(options.path, number % options.users)
         if not options.list:
             more = trace(number) if options.traced else ""
+            more += f"x-sequence: {first_value + number}\r\n" if options.distinct else ""
             return post("/v1/check", question(number).encode(), more)
         first = number * options.list
         questions = ",".join(question(first + each) for each in range(options.list))
@@ -181,6 +202,7 @@ def main() -> None:
 
     # Before they are needed: this process shares the machine with those whom it measures.
     count = max(1, options.users // max(1, options.list))
+    count = _DISTINCT if options.distinct else count
     requests = [request(number) for number in range(count)]
 
     async def run() -> Seen:

@@ -174,12 +174,13 @@ def on_redis(url: str, rounds: int, calls: int) -> dict[str, list[float]]:
 @contextmanager
 def _service(name: str, folder: Path, redis: str) -> Iterator[Contender]:
     """Start the service as it is, or without its keys, or without all that watches."""
-    port = free_port()
+    port, admin_port = free_port(), free_port()
     rules = folder / f"{name}.json"
     rules.write_text(json.dumps(document(1)))
     command = [
         *(sys.executable, "-m", "bench.unwatched" if name == UNWATCHED else "limen", "serve"),
         *("--bind", f"127.0.0.1:{port}", "--grpc-bind", "", "--store", redis),
+        *("--admin-bind", f"127.0.0.1:{admin_port}"),
         *("--rules", str(rules), "--data-dir", str(folder / name), "--log-level", "error"),
     ]
     # Namespaces of their own, because what one sees is for others of its namespace to read.
@@ -188,7 +189,7 @@ def _service(name: str, folder: Path, redis: str) -> Iterator[Contender]:
         environment["LIMEN_INSIGHT__ENABLED"] = "false"
     with process(command, environment) as started:
         until_ready(f"http://127.0.0.1:{port}/readyz", started)
-        yield Contender(port, started.pid)
+        yield Contender(port, started.pid, admin_port=admin_port)
 
 
 def time_row(algorithm: str, without: Times, watched: Times) -> Row:

@@ -11,8 +11,8 @@ from typing import NamedTuple, get_args
 
 import pytest
 
-from limen import __version__, demo
-from limen.cli import main
+from limen import __version__
+from limen.cli import demo, main
 from limen.model import AlgorithmName
 
 TICKS = demo.trace()
@@ -51,7 +51,7 @@ def limen(
 def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Collect how long the demo would have slept."""
     slept: list[float] = []
-    monkeypatch.setattr("limen.demo.time.sleep", slept.append)
+    monkeypatch.setattr("limen.cli.demo.time.sleep", slept.append)
     return slept
 
 

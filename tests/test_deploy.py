@@ -139,6 +139,12 @@ def test_the_image_runs_as_somebody_without_rights_and_holds_no_secret() -> None
     assert not re.search(r"^(ARG|ADD) |_TOKEN|_PASSWORD|__SECRET", DOCKERFILE, re.MULTILINE)
 
 
+def test_the_image_listens_on_every_exposed_port() -> None:
+    [ports] = steps("EXPOSE")
+    binds = [value for name, value in of_the_image().items() if name.endswith("BIND")]
+    assert sorted(binds) == [f"0.0.0.0:{port}" for port in ports.split()]
+
+
 def test_the_build_sees_what_it_copies_and_nothing_else() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     assert lines[1] == "*"
@@ -250,7 +256,7 @@ def test_the_compose_file_is_valid_by_the_specification() -> None:
 def test_compose_publishes_to_this_host_alone_what_is_for_people_and_programs() -> None:
     services = COMPOSE["services"]
     assert {name: each["ports"] for name, each in services.items() if "ports" in each} == {
-        "limen": ["127.0.0.1:8080:8080", "127.0.0.1:8081:8081"],
+        "limen": ["127.0.0.1:8080:8080", "127.0.0.1:8081:8081", "127.0.0.1:8082:8082"],
         "grafana": ["127.0.0.1:3000:3000"],
     }
     assert COMPOSE["networks"] == {
@@ -321,7 +327,8 @@ def test_what_compose_starts_decides(wheel: Path, tmp_path: Path) -> None:
     subprocess.run(["bash", "-ec", making], cwd=tmp_path, check=True)
     kept = tmp_path / "deploy" / "secrets"
     assert kept.stat().st_mode & 0o777 == 0o700
-    home, port, log = installed(wheel, tmp_path / "home"), servers.free_port(), tmp_path / "log"
+    home, log = installed(wheel, tmp_path / "home"), tmp_path / "log"
+    port, admin_port = servers.free_port(), servers.free_port()
     command = COMPOSE["services"]["valkey"]["command"]
     options = [word.replace("/run/secrets", str(kept)) for word in command[1:]]
     with (
@@ -339,6 +346,7 @@ def test_what_compose_starts_decides(wheel: Path, tmp_path: Path) -> None:
             .replace("/var/lib/limen", f"{tmp_path}/data")
             .replace(":8080", f":{port}")
             .replace(":8081", ":0")
+            .replace(":8082", f":{admin_port}")
             for name, value in values.items()
         }
         [entry], [words] = steps("ENTRYPOINT"), steps("CMD")
@@ -351,7 +359,8 @@ def test_what_compose_starts_decides(wheel: Path, tmp_path: Path) -> None:
             assert is_healthy(environment, port)
             assert asked(port, "/readyz", "")[1]["rules"] == ""
             apply_rules(environment)
-            until(lambda: len(asked(port, "/admin/v1/instances", admin)[1]["instances"]) == 2, log)
+            instances = "/admin/v1/instances"
+            until(lambda: len(asked(admin_port, instances, admin)[1]["instances"]) == 2, log)
             until(lambda: {asked(port, "/readyz", "")[1]["rules"] for _ in range(9)} == {"1"}, log)
             assert asked(port, "/v1/check", "", LOGIN)[0] == 401
             status, verdict = asked(port, "/v1/check", token, LOGIN)
@@ -486,7 +495,8 @@ def test_the_unit_passes_the_linter_of_systemd(tmp_path: Path) -> None:
 def test_what_the_unit_starts_decides_and_a_reload_brings_a_new_version(
     wheel: Path, tmp_path: Path
 ) -> None:
-    opt, state, port = tmp_path / "opt", tmp_path / "state", servers.free_port()
+    opt, state = tmp_path / "opt", tmp_path / "state"
+    port, admin_port = servers.free_port(), servers.free_port()
     installed(wheel, opt / "1")
     installed(wheel, opt / "2", version="9.9.9")
     (opt / "current").symlink_to("1")
@@ -511,13 +521,14 @@ def test_what_the_unit_starts_decides_and_a_reload_brings_a_new_version(
     with servers.server(servers.binaries()["valkey"]) as valkey:
         text = (DEPLOY / "limen.toml").read_text().replace(":6379", f":{valkey}")
         text = text.replace(":8080", f":{port}").replace(":8081", ":0")
+        text = text.replace(":8082", f":{admin_port}")
         (tmp_path / "limen.toml").write_text(text)
         with started(command, environment, log, cwd=placed(folder), umask=int(mask, 8)) as process:
             until(lambda: asked(port, "/readyz", "")[1]["status"] == "ok", log)
             assert asked(port, "/v1/check", "", LOGIN)[0] == 401
             status, verdict = asked(port, "/v1/check", credentials["check-token"], LOGIN)
             assert (status, verdict["rule"]) == (200, "login-per-address")
-            assert version(port) != "9.9.9"
+            assert version(admin_port) != "9.9.9"
             until(lambda: log.read_text().count("rules 1 are in force") == 2, log)
             with asking(port, credentials["check-token"]) as answers:
                 (opt / "next").symlink_to("2")
@@ -526,7 +537,7 @@ def test_what_the_unit_starts_decides_and_a_reload_brings_a_new_version(
                 kill = reload.replace("$MAINPID", str(process.pid))
                 subprocess.run(shlex.split(kill), check=True)
                 until(lambda: "all workers were replaced" in log.read_text(), log)
-                until(lambda: {version(port) for _ in range(10)} == {"9.9.9"}, log)
+                until(lambda: {version(admin_port) for _ in range(10)} == {"9.9.9"}, log)
             assert len(answers) > 10
             assert set(answers) == {200}
     assert not [secret for secret in credentials.values() if secret in log.read_text()]
@@ -541,8 +552,8 @@ def credentials_in(folder: Path) -> dict[str, str]:
     return made
 
 
-def version(port: int) -> object:
-    return asked(port, "/openapi.json", "")[1]["info"]["version"]
+def version(admin_port: int) -> object:
+    return asked(admin_port, "/openapi.json", "")[1]["info"]["version"]
 
 
 @contextmanager
@@ -613,4 +624,4 @@ def test_make_says_what_it_installs_and_shows_what_apt_says(
 def test_links_of_the_page_lead_somewhere() -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", README.read_text())
     assert links
-    assert [link for link in links if not (DEPLOY / link).exists()] == []
+    assert [link for link in links if not (DEPLOY / link.partition("#")[0]).exists()] == []

@@ -431,6 +431,16 @@ def test_a_command_the_server_does_not_have_is_not_a_matter_of_rights() -> None:
 # What follows from facts
 
 
+def test_connections_warn_when_the_server_accepts_fewer() -> None:
+    told = {"maxclients": "10000"}
+    assert server.connections(told, 10_000).status == "ok"
+    finding = server.connections(told, 10_016)
+    assert finding.status == "warn"
+    assert finding.found.startswith("limiters may open 10,016 connections")
+    assert "CONFIG SET maxclients 20032" in finding.advice
+    assert server.connections({}, 16).status == "skip"
+
+
 @pytest.mark.parametrize(
     ("told", "status", "found"),
     [
@@ -762,9 +772,18 @@ def test_a_good_server_passes_and_nothing_is_left_behind(
         "eviction": "ok",
         "persistence": "warn",
         "clock": "ok",
+        "connections": "ok",
     }
     assert rights.acl_line("limen", NEEDED) in ran.out
     assert do(port, "DBSIZE") == 0
+
+
+def test_connections_are_those_of_all_processes(doctor: Callable[..., Ran], port: int) -> None:
+    url = f"redis://127.0.0.1:{port}?max_connections=100"
+    ran = doctor(url, "--processes", "101")
+    assert ran.marks["connections"] == "warn"
+    assert "may open 10,100 connections" in ran.out
+    assert "connections" not in doctor(url, "--for", "service").marks
 
 
 def test_the_user_of_the_printed_line_passes_and_cannot_look_at_settings(
@@ -1122,7 +1141,7 @@ def test_the_page_explains_every_check() -> None:
     page = (Path(__file__).parent.parent / "docs" / "doctor.md").read_text()
     explained = re.findall(r"`([\w-]+)`", "".join(re.findall(r"^\| (`.+?) \|", page, re.MULTILINE)))
     node = Node("h:1", slots=16_384, decided=True)
-    facts = structs.replace(SINGLE, nodes=(node,), watch=Watch({"a": "p"}))
+    facts = structs.replace(SINGLE, nodes=(node,), watch=Watch({"a": "p"}), max_connections=16)
     checks = [
         finding.check
         for kind in ("single", "cluster")

@@ -167,11 +167,14 @@ class Guard:
             known = tuple([share for share in shares if share in self._continued])
             # One time for both: a receipt names it, and a correction has to find both charges.
             now_us = self._clock.time_ns() // 1_000
-            continued = self._continued.run_all(known, False, holder, now_us=now_us)
+            peek = self._continued.prepare(known, False, holder)
+            continued = self._continued.run(peek, now_us=now_us)
             fits = _all_allowed(known, continued)
-            counted = self._local.run_all(shares, charge and fits, holder, now_us=now_us)
+            prepared = self._local.prepare(shares, charge and fits, holder)
+            counted = self._local.run(prepared, now_us=now_us)
             if charge and fits and _all_allowed(shares, counted):
-                continued = self._continued.run_all(known, True, holder, now_us=now_us)
+                prepared = self._continued.prepare(known, True, holder)
+                continued = self._continued.run(prepared, now_us=now_us)
         others = dict(zip(map(memory_key, known), continued, strict=True))
         pairs = zip(shares, counted, strict=True)
         return tuple(
@@ -224,7 +227,7 @@ class Guard:
     def _used(self, check: Check) -> int:
         """Return how much of its share a key has used."""
         share = self._share(_at(check, 0))
-        [reading] = self._local.run_all((share,), False)
+        [reading] = self._local.run(self._local.prepare((share,), False))
         return share.limit.capacity - reading[1] if isinstance(share.limit, Limit) else 0
 
     def change(self, change: Change) -> bool | None:
@@ -310,9 +313,7 @@ def _share_of(limit: Limit | Concurrency, instances: int) -> Limit | Concurrency
 
 
 def _open(check: Check) -> Reading:
-    limit = check.limit
-    whole = limit.slots if isinstance(limit, Concurrency) else limit.capacity
-    return (True, whole, 0, 0, 0, UNCHARGED)
+    return (True, check.limit.capacity, 0, 0, 0, UNCHARGED)
 
 
 _CLOSED: Reading = (False, 0, _CLOSED_RETRY_US, 0, 0, UNCHARGED)

@@ -12,9 +12,9 @@ import pytest
 
 from limen import AsyncLimiter, Concurrency, Limiter
 from limen.adapters import RateLimit
+from limen.adapters.aio import AsyncDoor
 from limen.adapters.asgi import AsgiRequest
-from limen.adapters.tasks import AsyncDoor
-from limen.adapters.threads import Door
+from limen.adapters.sync import Door
 from limen.errors import ConfigurationError
 from limen.http import ClientAddresses
 from limen.testing import ManualClock

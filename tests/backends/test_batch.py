@@ -160,8 +160,8 @@ class TestFaultsAcross:
     def test_the_one_that_may_have_run_counts_for_all(self) -> None:
         # Else what one node has charged would be charged again, as owed.
         packer = Packer("limen", clustered=True)
-        checks = [Check(Limit(10, 60), key) for key in ("a", "b", "c")]
-        steps = across.decide(packer, checks, True, "", "id")
+        checks = tuple([Check(Limit(10, 60), key) for key in ("a", "b", "c")])
+        steps = across.decide(packer, packer.prepare(checks, True, ""), "id")
         next(steps)
         silent = Fault("timeout", "here: silent")
         alone = Fault("connection", "here: left alone", unsent=True)
@@ -278,7 +278,7 @@ class TestAcross:
         assert len(next(across.change(self.packer, held)).requests) == 1
 
     def test_a_peek_reserves_nothing_and_has_nothing_to_give_back(self) -> None:
-        steps = across.decide(self.packer, self.checks, False, "", "1")
+        steps = across.decide(self.packer, self.packer.prepare(self.checks, False, ""), "1")
         peeked = next(steps)
         assert not peeked.reserves
         alone = [self.packer.checks([check], False, "") for check in self.checks]
@@ -289,14 +289,15 @@ class TestAcross:
 
     def test_a_slot_is_released_when_another_node_refuses(self) -> None:
         slot = Check(Concurrency(2, lease=30), "a")
-        steps = across.decide(self.packer, (slot, self.checks[1]), True, "me", "1")
+        prepared = self.packer.prepare((slot, self.checks[1]), True, "me")
+        steps = across.decide(self.packer, prepared, "1")
         next(steps)
         undo = steps.send([HOLDS, REFUSES])
         assert undo.undoes == 1
         assert undo.requests[0] == self.packer.change(Release(slot, "me"))
 
     def test_after_a_fault_what_was_reserved_is_given_back_behind(self) -> None:
-        steps = across.decide(self.packer, self.checks, True, "", "1")
+        steps = across.decide(self.packer, self.packer.prepare(self.checks, True, ""), "1")
         reserved = next(steps)
         fault = Fault("timeout", "no answer")
         undo = steps.send([ADMITS, fault])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from limen.backends.redis import deadline
-from limen.backends.redis.deadline import ActiveClock, Deadline
+from limen._internal import deadline
+from limen._internal.deadline import ActiveClock, Deadline
 
 
 class Monotonic:

@@ -378,4 +378,4 @@ def test_requests_of_several_checks_are_decided_as_in_memory(
         ]
         replies = store.send(*(script.pack_checks("limen", *request) for request in requests))
         for request, reply in zip(requests, replies, strict=True):
-            assert script.readings(reply) == memory.run_all(*request)
+            assert script.readings(reply) == memory.run(memory.prepare(*request))

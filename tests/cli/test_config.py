@@ -8,7 +8,7 @@ import pytest
 from typer.main import get_command
 
 from limen.cli.config import app
-from limen.cli.serving import SETTINGS, flags_of
+from limen.cli.options import SETTINGS, flags_of
 from limen.server.settings import FIELDS
 from tests.cli.acts import SECRET, Run
 
@@ -57,6 +57,7 @@ def test_takes_every_flag(limen: Run, tmp_path: Path) -> None:
         "--config": "c.toml",
         "--bind": ":1",
         "--grpc-bind": ":2",
+        "--admin-bind": ":3",
         "--store": "redis://h",
         "--rules": "rules.yaml",
         "--workers": "2",
@@ -78,9 +79,9 @@ def test_takes_every_flag(limen: Run, tmp_path: Path) -> None:
 def test_a_flag_is_named_as_its_setting_says() -> None:
     flags = {field.name: field.flag for field in FIELDS} | {"config": "--config"}
     command = get_command(app).commands["show"]  # type: ignore[attr-defined]  # it is a group
-    options = {parameter.name: parameter.opts for parameter in command.params}
+    options = {parameter.name: parameter.opts[0] for parameter in command.params}
     assert {name: options[name] for name in SETTINGS} == {
-        name: [flags[setting]] for name, setting in SETTINGS.items()
+        name: flags[option.setting] for name, option in SETTINGS.items()
     }
     assert set(options) - set(SETTINGS) <= {"as_json", "help"}
 
@@ -102,11 +103,11 @@ def test_the_example_is_a_file_that_can_be_used(limen: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--workers", "two"], "expected a whole number, got 'two' (see limen config show --help)"),
-        (["--workers", "0"], "--workers: expected a whole number from 1 to 64, got 0"),
+        (["--workers", "two"], "--workers: must be a valid integer, got 'two'"),
+        (["--workers", "0"], "--workers: must be greater than or equal to 1, got '0'"),
         (["--store", f"joe:{SECRET}@h"], "--store: the address of the store has no scheme"),
         (["--rules", f"joe:{SECRET}@h"], "--rules: the address of the rules has no scheme"),
-        (["--config", "none.toml"], "--config: cannot read 'none.toml': No such file or directory"),
+        (["--config", "none.toml"], "--config: cannot read the file: No such file or directory"),
         (["--stroe", "x"], "No such option: --stroe"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from limen.cli import switch_database
+from limen.cli import kill_switch
 from tests.cli.acts import (
     Run,
     edit,
@@ -87,8 +87,8 @@ def test_the_life_of_rules_on_postgresql(
 ) -> None:
     where = ("--rules", server.create_database("limen"))
     assert limen("rules", "show", *where).err.endswith(
-        "there are no tables of limen yet; run `limen rules apply FILE`, "
-        "or name another place by --rules\n"
+        "there are no tables of limen yet; run `limen rules apply FILE` (in a program: "
+        "`prepare()`), or name another place\n"
     )
     assert limen("rules", "apply", file, "--dry-run", *where).exit_code == 0
     assert limen("rules", "apply", file, *where).out.endswith("version 1 is active now\n")
@@ -110,7 +110,7 @@ def test_a_frozen_database_does_not_delay_the_kill_switch(
 ) -> None:
     monkeypatch.setenv("LIMEN_RULES", server.create_database("frozen"))
     assert limen("rules", "apply", file).exit_code == 0
-    monkeypatch.setattr(switch_database, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(kill_switch, "_DATABASE_PATIENCE_S", 0.5)
     server.pause()
     try:
         began = time.monotonic()

@@ -25,6 +25,7 @@ from tests.cli.acts import (
     [
         ("pydantic", "rules need pydantic and PyYAML"),
         ("yaml", "rules need pydantic and PyYAML"),
+        ("pydantic_settings", "settings need pydantic_settings"),
         ("sqlalchemy", "rules in a database need sqlalchemy"),
         ("aiosqlite", "rules in a database need aiosqlite"),
         ("alembic", "rules in a database need alembic"),
@@ -114,7 +115,7 @@ def test_a_disk_that_is_full_is_one_line(tmp_path: Path, command: str) -> None:
     assert ran.stderr == b"limen: cannot write: No space left on device\n"
 
 
-@pytest.mark.parametrize("module", ["typer", "rich.console", "limen.cli.rules", "pydantic"])
+@pytest.mark.parametrize("module", ["typer", "limen.cli.serve", "limen.rules.spec", "pydantic"])
 def test_control_c_in_the_middle_of_an_import_is_silent(module: str) -> None:
     code = (
         "import builtins; found = builtins.__import__\n"
@@ -133,9 +134,9 @@ def test_a_folder_that_lets_nobody_in_is_one_line(tmp_path: Path) -> None:
     (tmp_path / ".limen").mkdir(mode=0o700)
     # Whatever is imported late is imported now: another user may not read our packages.
     become_nobody = (
-        "import os; from limen.cli import books, place, build_app; build_app()\n"
+        "import os; from limen.cli import history, rules_location, build_app; build_app()\n"
         "import limen.server.settings\n"
-        "try: place.use('sqlite:///none.db', lambda store: store.version())\n"
+        "try: rules_location.with_store('sqlite:///none.db', lambda store: store.version())\n"
         "except Exception: pass\n"
         "os.setuid(65534) if os.getuid() == 0 else os.chmod('.limen', 0)\n"
     )

@@ -175,7 +175,7 @@ def test_where_nothing_is_prepared_there_is_nothing_to_list(limen: Run, tmp_path
     for command in ("list", "revoke 3f2a91c0"):
         ran = limen("token", *command.split())
         assert (ran.exit_code, ran.out) == (1, "")
-        assert "there is no such file; run `limen rules apply FILE`, or name" in ran.err
+        assert "there is no such file; run `limen rules apply FILE` (in a" in ran.err
     assert list(tmp_path.iterdir()) == []
 
 

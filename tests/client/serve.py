@@ -1,6 +1,6 @@
-"""Runs a real service in a process of its own: `python -m tests.client.serve 8080 rules.yaml DIR`.
+"""Runs a data plane in a process of its own: `python -m tests.client.serve 8080 rules.yaml DIR`.
 
-More arguments are settings: `auth.checks=token`. It counts the calls that it gets, and tells them
+More arguments are settings: `auth.checks=token`. Each response has the number of requests so far
 in a header, `x-calls`.
 """
 
@@ -11,36 +11,53 @@ import logging
 import sys
 from typing import Any
 
-import uvicorn
-
-from limen.server.app import App
+from limen.server.data_plane import DataPlane
+from limen.server.http import Handler, HttpConnections, HttpLimits, Request, Response
+from limen.server.listen import Tls
 from limen.server.place import Place
 from limen.server.service import Service
-from limen.server.settings import load
-
-
-async def _no_admin(scope: Any, receive: Any, send: Any) -> None:
-    raise AssertionError("nobody asks for that here")
+from limen.server.settings import Settings, load
 
 
 class Counting:
-    """An app that tells how many times it was asked."""
+    """A handler that counts its requests."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
         self._calls = 0
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            self._calls += 1
+    def begin(self, request: Request) -> Response | None:
+        self._calls += 1
+        refusal = self._handler.begin(request)
+        return None if refusal is None else self._counted(refusal, self._calls)
+
+    def too_large(self, request: Request) -> Response:
+        return self._counted(self._handler.too_large(request), self._calls)
+
+    async def respond(self, request: Request) -> Response:
         calls = self._calls
+        return self._counted(await self._handler.respond(request), calls)
 
-        async def tell(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"].append((b"x-calls", b"%d" % calls))
-            await send(message)
+    def _counted(self, response: Response, calls: int) -> Response:
+        response.headers.append((b"x-calls", b"%d" % calls))
+        return response
 
-        await self._app(scope, receive, tell)
+
+async def serve(settings: Settings) -> None:
+    """Serve until the process is killed."""
+    await Place(settings).prepare()
+    service = Service(settings)
+    await service.start()
+    connections = HttpConnections(
+        Counting(DataPlane(service)), HttpLimits(max_body=settings.http.max_body)
+    )
+    tls = settings.tls
+    context = Tls(tls.certificate, tls.key).context if tls.is_on else None
+    loop = asyncio.get_running_loop()
+    listener = await loop.create_server(
+        connections.make, "127.0.0.1", settings.bind.port, ssl=context
+    )
+    await listener.serve_forever()
 
 
 def main() -> None:
@@ -49,17 +66,7 @@ def main() -> None:
     flags |= dict(each.split("=", 1) for each in more)
     settings = load({name: int(text) if text.isdigit() else text for name, text in flags.items()})
     logging.disable(logging.WARNING)
-    asyncio.run(Place(settings).prepare())
-    service = Service(settings)
-    tls = settings.tls
-    uvicorn.run(
-        Counting(App(service, _no_admin)),
-        host="127.0.0.1",
-        port=int(port),
-        log_level="error",
-        ssl_certfile=tls.certificate or None,
-        ssl_keyfile=tls.key or None,
-    )
+    asyncio.run(serve(settings))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from limen import Client, behind
 from limen.client import ServiceRefused, Verdict
 from tests.client.conftest import Connect, Leaving
 from tests.client.drivers import Threaded, somebody
@@ -149,19 +148,6 @@ def test_every_call_is_answered_in_time_and_the_service_comes_back_by_itself(
     assert "store" in load.sources(0, at["away"])
     # What was seen of it: nothing limits this request.
     assert load.sources(at["away"] + 2 * TIMEOUT + 2 * SLACK, at["called"]) == {"open"}
-
-
-def test_a_thread_that_dies_at_birth_is_not_waited_for_for_ever(
-    service: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Client(service.url, timeout=TIMEOUT) as client:
-        with monkeypatch.context() as patched:
-            patched.setattr(behind, "start", lambda *_: None)
-            assert client.check("k", "10/minute").source == "local"
-        began = time.monotonic()
-        while client.check("k", "1000/minute").source != "store":
-            assert time.monotonic() - began < 10
-            time.sleep(0.05)
 
 
 def test_local_admits_exactly_the_share(connect: Connect, nowhere: str) -> None:

@@ -1,4 +1,4 @@
-"""Decisions that wait at the same moment share a call; each gets its own verdict."""
+"""Decisions of tasks that wait at the same moment share a call; each gets its own verdict."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 
 from limen import AsyncClient, Client, InvalidInput
 from limen.client import Verdict
+from limen.client.sync_transport import MAX_CONNECTIONS
 from tests.client.conftest import Connect
-from tests.client.drivers import Threaded, somebody
+from tests.client.drivers import Blocking, Threaded, somebody
 from tests.client.raw import raw, right
 from tests.client.services import Served
 
@@ -24,7 +25,8 @@ def test_many_callers_share_calls_and_are_counted_exactly(
     assert sum(bool(verdict) for verdict in said) == 100
     assert {verdict.source for verdict in said} == {"store"}
     assert len({verdict.id for verdict in said}) == 1_280
-    assert service.calls() - before < 640
+    if isinstance(client, Blocking):  # threads do not share calls
+        assert service.calls() - before < 640
 
 
 def test_each_gets_its_own_verdict(client: Threaded) -> None:
@@ -47,7 +49,7 @@ def test_a_lone_caller_waits_for_nobody(client: Threaded, service: Served) -> No
     assert sorted(took)[25] < 0.02
 
 
-def test_at_most_two_calls_are_under_way(connect: Connect) -> None:
+def test_few_calls_are_under_way(connect: Connect) -> None:
     under_way, most = 0, 0
     lock = threading.Lock()
 
@@ -64,8 +66,12 @@ def test_at_most_two_calls_are_under_way(connect: Connect) -> None:
     with raw(answer) as server:
         client = connect(server.url, timeout=5)
         client.together([lambda: client.decide(somebody())] * 256)
-        assert most <= 2
-        assert len(server.asked) < 64
+        if isinstance(client, Blocking):
+            assert most <= 2
+            assert len(server.asked) < 64
+        else:
+            assert most <= MAX_CONNECTIONS
+            assert len(server.asked) == 256
 
 
 def test_one_that_the_rules_do_not_understand_harms_nobody_else(client: Threaded) -> None:

@@ -6,8 +6,8 @@ import ssl
 
 import pytest
 
+from limen.backends.circuit_breaker import FAILURES
 from limen.client import questions
-from limen.client.breaker import FAILURES, REST_S, Breaker
 from limen.client.http1 import Garbled
 from limen.client.settings import away_of, validate
 from limen.client.tickets import Away
@@ -41,30 +41,3 @@ def test_only_a_call_that_had_its_time_tells_something_about_the_service(
 def test_tells_what_went_wrong(error: Exception, had_s: float, kind: str, proves: bool) -> None:
     away = away_of(error, had_s, 0.25)
     assert (away.kind, away.proves) == (kind, proves)
-
-
-def test_after_a_rest_one_may_try_and_then_everybody_or_nobody() -> None:
-    breaker = Breaker(patience_s=0.35)
-    for now in range(FAILURES):
-        assert breaker.admits(now)
-        breaker.failed(now)
-    tripped = FAILURES - 1
-    assert not breaker.admits(tripped + REST_S - 0.001)
-    assert [breaker.admits(tripped + REST_S) for _ in range(3)] == [True, False, False]
-    # Who tried is not heard of again: another one does.
-    assert not breaker.admits(tripped + REST_S + 0.349)
-    assert breaker.admits(tripped + REST_S + 0.35)
-    breaker.failed(10)
-    assert not breaker.admits(10 + REST_S - 0.001)
-    assert breaker.admits(10 + REST_S)
-    breaker.succeeded()
-    assert [breaker.admits(10 + REST_S) for _ in range(3)] == [True] * 3
-
-
-def test_failures_that_are_not_in_a_row_do_not_add_up() -> None:
-    breaker = Breaker(patience_s=0.35)
-    for now in range(10):
-        breaker.failed(now)
-        breaker.failed(now)
-        breaker.succeeded()
-        assert breaker.admits(now)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,7 +16,6 @@ import pytest
 from limen import AsyncClient
 from limen.client.address import Address
 from limen.client.aio_line import Home
-from limen.client.sync_line import Pool
 from limen.wire import Done, SlotVerdict
 from tests.client.raw import raw, response, verdict
 
@@ -28,45 +26,6 @@ HOST = "127.0.0.1"
 def listener() -> Iterator[socket.socket]:
     with socket.create_server((HOST, 0)) as listener:
         yield listener
-
-
-class Held:
-    """A lock at which everybody but one thread waits, until it is let go."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._ours = threading.get_ident()
-        self.go = threading.Event()
-
-    def __enter__(self) -> None:
-        if threading.get_ident() != self._ours:
-            assert self.go.wait(30)
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
-def test_a_connection_that_comes_too_late_for_one_is_the_next_ones_alone(
-    listener: socket.socket,
-) -> None:
-    pool = Pool(Address(HOST, listener.getsockname()[1], is_tls=False), None, 5)
-    pool._mutex = held = Held()  # type: ignore[assignment]
-    # It is open at once; but before whoever opens it can say so, the time of this one is over.
-    with pytest.raises(TimeoutError):
-        pool._open_behind(time.monotonic() + 0.5)
-    [opening] = pool._left
-    end = time.monotonic() + 30
-    while opening.wire is None:
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    held.go.set()
-    assert opening.done.wait(30)
-    while not pool._idle:
-        time.sleep(0.01)
-    assert pool._take(time.monotonic() + 5) is opening.wire
-    assert pool._idle == []
-    opening.wire.close()
 
 
 def test_a_connection_is_not_lost_with_who_was_about_to_use_it(listener: socket.socket) -> None:

@@ -59,7 +59,7 @@ class Served:
 
     def __init__(self, process: Product) -> None:
         self.process = process
-        self.url = f"http://127.0.0.1:{process.port}"
+        self.url = f"http://127.0.0.1:{process.admin_port}"
 
     def ask(
         self, method: str, path: str, body: Any = None, *, token: str | None = ADMIN

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -16,19 +15,13 @@ from tests.dashboard.browsing import ADMIN, Served, Visit, served
 from tests.dashboard.everybody import is_for_everybody
 from tests.dashboard.traffic import traffic
 from tests.server.full_disk import mounted
+from tests.servers import free_port
 
 SLOW_MS = 20_000
 SOME = re.compile(r"^(?!0/s)[0-9.]+/s$")
 AWAY = "ERR_|Failed to load|EventSource"
 TEXT = "The rule, as YAML"
 MORE = "name: login-per-address\nmatch: {path: /login}\nkey: [ip]\nlimits: 7/minute\n"
-
-
-def free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        port: int = asked.getsockname()[1]
-        return port
 
 
 def heading(page: Page, name: str) -> None:
@@ -44,8 +37,8 @@ def test_the_service_goes_away_and_comes_back_and_nothing_is_lost(
     visit: Visit, tmp_path: Path
 ) -> None:
     visit.forgive(AWAY)
-    port = free_port()
-    with served(tmp_path / "service", port=port) as first:
+    bind = ("--admin-bind", f"127.0.0.1:{free_port()}")
+    with served(tmp_path / "service", *bind) as first:
         form = visit.open(first, "/rules/login-per-address/edit")
         heading(form, "Edit login-per-address")
         write(form, MORE)
@@ -66,7 +59,7 @@ def test_the_service_goes_away_and_comes_back_and_nothing_is_lost(
     overview.get_by_role("link", name="Audit").click()
     expect(overview.get_by_role("alert")).to_contain_text("does not answer")
 
-    with served(tmp_path / "service", port=port) as second:
+    with served(tmp_path / "service", *bind) as second:
         for page in (form, overview):
             expect(page.locator(".banner")).to_be_hidden(timeout=SLOW_MS)
         overview.get_by_role("button", name="Try again").click()

@@ -23,12 +23,19 @@ def rate(page: Page, kind: str) -> float:
     return float(said[1]) if said else -1.0
 
 
+def registered(pair: Served) -> set[int]:
+    """Return the ids of the processes that the admin API lists."""
+    return {each["pid"] for each in pair.admin("GET", "/instances")["instances"]}
+
+
 def test_figures_are_sums_and_who_was_killed_is_seen_to_be_gone(visit: Visit, pair: Served) -> None:
     visit.forgive("ERR_|Failed to load")
+    # The service is ready as soon as its first worker is.
+    until(lambda: len(registered(pair)) == 2)
+    workers = pair.process.workers
+    assert registered(pair) == set(workers)
     page = visit.open(pair)
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
-    workers = pair.process.workers
-    assert len(workers) == 2
     fleet = page.get_by_role("table", name="The processes that enforce rules")
     for pid in workers:
         expect(fleet.get_by_role("row").filter(has_text=f"· {pid}")).to_be_visible()

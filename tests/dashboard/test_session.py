@@ -159,7 +159,7 @@ def test_who_is_not_let_in(service: Driven, sent: Any, status: int, detail: str)
 
 def test_other_methods(calm: Driven) -> None:
     answer = ask(calm, "PUT", "/session", {"token": ADMIN}, **marked())
-    assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD, POST, DELETE")
+    assert (answer.status, answer.headers["allow"]) == (405, "DELETE, GET, HEAD, POST")
 
 
 @pytest.mark.parametrize("token", [f" {ADMIN}\n", f"\t{ADMIN}"])
@@ -436,7 +436,7 @@ def test_a_stream_is_opened_by_a_cookie_and_ends_with_it(tmp_path: Path) -> None
         )
         cookie = answer.headers["set-cookie"].partition(";")[0]
         heard = b""
-        with Raw(served.port, timeout=30) as connection:
+        with Raw(served.admin_port, timeout=30) as connection:
             connection.send(request("/admin/v1/live", f"Cookie: {cookie}"))
             while b"event: stats" not in heard:
                 heard += connection.socket.recv(65_536)
@@ -463,7 +463,7 @@ def failed_sign_ins(port: int, addresses: Iterable[str], token: str = "a-guess")
 
 def test_failed_sign_ins_behind_a_proxy_are_counted_by_client_address(tmp_path: Path) -> None:
     with product(tmp_path, auth__admin_token=ADMIN) as served:
-        port = served.port
+        port = served.admin_port
         assert failed_sign_ins(port, ["203.0.113.5"] * 12) == [401] * 10 + [429] * 2
         assert failed_sign_ins(port, ["203.0.113.6"]) == [401]
         # The leftmost address is the client's own claim.
@@ -479,8 +479,8 @@ def test_client_address_of_a_proxy_that_is_not_trusted_is_ignored(tmp_path: Path
     settings = {"auth__admin_token": ADMIN, "gateway__trusted_proxies": "10.0.0.1"}
     addresses = [f"203.0.113.{number}" for number in range(12)]
     with product(tmp_path, **settings) as served:
-        assert failed_sign_ins(served.port, addresses) == [401] * 10 + [429] * 2
-        assert failed_sign_ins(served.port, ["203.0.113.99"], ADMIN) == [200]
+        assert failed_sign_ins(served.admin_port, addresses) == [401] * 10 + [429] * 2
+        assert failed_sign_ins(served.admin_port, ["203.0.113.99"], ADMIN) == [200]
         lines = [line for line in served.said + served.complained if "is ignored" in line]
     assert len(lines) == 1
     assert "X-Forwarded-For header of 127.0.0.1" in lines[0]

@@ -46,6 +46,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
         yield started
 
 
+def ask(served: Product, path: str, *headers: str, method: str = "GET") -> Response:
+    """Send a request to the control plane, which serves the dashboard."""
+    return served.ask(path, *headers, method=method, port=served.admin_port)
+
+
 def is_strict(answer: Response) -> None:
     policy = answer.headers["content-security-policy"]
     found = dict(part.strip().split(" ", 1) for part in policy.split(";"))
@@ -60,7 +65,7 @@ def is_strict(answer: Response) -> None:
 @pytest.mark.parametrize("path", PAGES)
 @pytest.mark.parametrize("accept", ["text/html,*/*;q=0.8", "application/json"])
 def test_every_page_is_the_one_page(served: Product, path: str, accept: str) -> None:
-    answer = served.ask(path, f"Accept: {accept}")
+    answer = ask(served, path, f"Accept: {accept}")
     assert (answer.status, answer.headers["content-type"]) == (200, KINDS[".html"])
     assert answer.body == (STATIC / "index.html").read_bytes()
     is_strict(answer)
@@ -68,7 +73,7 @@ def test_every_page_is_the_one_page(served: Product, path: str, accept: str) -> 
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_file_is_served_as_what_it_is(served: Product, name: str) -> None:
-    answer = served.ask(f"/ui/{name}")
+    answer = ask(served, f"/ui/{name}")
     assert (answer.status, answer.body) == (200, (STATIC / name).read_bytes())
     assert answer.headers["content-type"] == KINDS[Path(name).suffix]
     is_strict(answer)
@@ -76,25 +81,25 @@ def test_every_file_is_served_as_what_it_is(served: Product, name: str) -> None:
 
 
 def test_a_file_is_sent_again_only_when_it_has_changed(served: Product) -> None:
-    tag = served.ask("/ui/app.js").headers["etag"]
+    tag = ask(served, "/ui/app.js").headers["etag"]
     assert re.fullmatch('"[0-9a-f]{32}"', tag)
-    assert tag != served.ask("/ui/api.js").headers["etag"]
+    assert tag != ask(served, "/ui/api.js").headers["etag"]
     for sent in (tag, f'"other", {tag}', f"W/{tag}", "*"):
-        answer = served.ask("/ui/app.js", f"If-None-Match: {sent}")
+        answer = ask(served, "/ui/app.js", f"If-None-Match: {sent}")
         assert (answer.status, answer.headers["etag"]) == (304, tag)
         assert "content-length" not in answer.headers
         is_strict(answer)
     for sent in ('"other"', tag.strip('"'), "", '"'):
-        assert served.ask("/ui/app.js", f"If-None-Match: {sent}").status == 200
+        assert ask(served, "/ui/app.js", f"If-None-Match: {sent}").status == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/rules/x", "/ui/app.js"])
 def test_files_are_for_reading(served: Product, path: str) -> None:
-    head = served.ask(path, method="HEAD")
+    head = ask(served, path, method="HEAD")
     assert head.status == 200
-    assert head.headers["content-length"] == str(len(served.ask(path).body))
+    assert head.headers["content-length"] == str(len(ask(served, path).body))
     for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-        answer = served.ask(path, method=method)
+        answer = ask(served, path, method=method)
         assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
 
 
@@ -110,26 +115,27 @@ def test_files_are_for_reading(served: Product, path: str) -> None:
     ],
 )
 def test_what_is_not_there_is_not_found(served: Product, path: str) -> None:
-    answer = served.ask(path)
-    assert (answer.status, answer.problem["title"]) == (404, "Not Found")
+    for port in (served.admin_port, served.port):
+        answer = served.ask(path, port=port)
+        assert (answer.status, answer.problem["title"]) == (404, "Not Found")
 
 
 @pytest.mark.parametrize("path", ["/admin", "/admin/", "/admin/v1/nothing", "/admin/rules"])
 def test_the_administration_has_its_own_not_found(served: Product, path: str) -> None:
-    answer = served.ask(path, f"Authorization: Bearer {ADMIN}")
+    answer = ask(served, path, f"Authorization: Bearer {ADMIN}")
     assert (answer.status, answer.problem["title"]) == (404, "Not Found")
 
 
 def test_api_page_has_the_security_headers_of_the_dashboard(served: Product) -> None:
-    answer = served.ask("/docs")
+    answer = ask(served, "/docs")
     assert answer.headers["cache-control"] == "no-store"
     is_strict(answer)
 
 
 def test_the_description_stays_where_it_was(served: Product) -> None:
-    answer = served.ask("/docs")
+    answer = ask(served, "/docs")
     assert (answer.status, b"/admin/v1/rules" in answer.body) == (200, True)
-    assert served.ask("/openapi.json").status == 200
+    assert ask(served, "/openapi.json").status == 200
 
 
 class Tags(HTMLParser):
@@ -151,7 +157,7 @@ class Tags(HTMLParser):
 @pytest.mark.parametrize("path", ["/", "/docs"])
 def test_the_page_has_nothing_inline_and_nothing_from_elsewhere(served: Product, path: str) -> None:
     tags = Tags()
-    tags.feed(served.ask(path).body.decode())
+    tags.feed(ask(served, path).body.decode())
     assert tags.inline == []
     names = {name for _, attributes in tags.found for name in attributes}
     assert not {name for name in names if name == "style" or name.startswith("on")}

@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
-import itertools
 import signal
-import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -22,7 +18,7 @@ import pytest
 import redis
 
 from limen import AsyncLimiter, Check, Concurrency, Decision, Limit, Limiter
-from tests.faults.callers import PATIENT_S, WIDE, Threaded, url_of, wait_for_the_store
+from tests.faults.callers import PATIENT_S, WIDE, url_of
 from tests.faults.figures import say
 from tests.faults.proxy import proxy
 from tests.faults.rig import FULL
@@ -329,117 +325,14 @@ def test_those_who_wait_their_turn_are_let_through(port: int, admin: redis.Redis
 
 
 class Torn(BaseException):
-    """Thrown into a thread from outside, as a worker's time-out does."""
-
-
-def throw_into(thread: threading.Thread) -> None:
-    frame = sys._current_frames().get(thread.ident or 0)
-    while frame is not None:
-        if frame.f_code is threading.Thread.start.__code__:
-            # CPython takes a thread that is being started for the one that starts it: it would
-            # throw into that one, and both would be lost.
-            return
-        frame = frame.f_back
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Torn)
-    )
-
-
-class Victim(threading.Thread):
-    """Asks on and on, whatever is thrown into it."""
-
-    def __init__(self, limiter: Limiter, name: str) -> None:
-        super().__init__(daemon=True)
-        self.own = Own(name)
-        self.torn = 0
-        self.errors: list[BaseException] = []
-        self._limiter = limiter
-        self.stopped = False
-
-    def run(self) -> None:
-        while True:
-            try:
-                while not self.stopped:
-                    self._ask()
-                return
-            except Torn:
-                self.torn += 1
-            except BaseException as error:
-                self.errors.append(error)
-                return
-
-    def _ask(self) -> None:
-        number, key, limit = self.own.next()
-        decision = self._limiter.check(key, limit)
-        self.own.look_at(number, decision)
-
-
-# CPython takes a thread that is being born for the one that started it. What hits one that connects
-# is told to nobody but the interpreter: the lane misses it after a while.
-@pytest.mark.filterwarnings(
-    "ignore:Exception ignored in thread started by:pytest.PytestUnraisableExceptionWarning"
-)
-@pytest.mark.parametrize("name", ["direct", "late"])
-def test_exceptions_thrown_into_threads_take_nobody_along(
-    name: str, port: int, admin: redis.Redis
-) -> None:
-    throws = 2_000 if FULL else 150
-    with way(name, port) as (url, count), Limiter(url, deadline=0.5) as limiter:
-        form = Threaded.__new__(Threaded)
-        form.limiter = limiter
-        wait_for_the_store(form)
-        start = time.perf_counter()
-        for _ in range(20):
-            limiter.check("round trip", WIDE)
-        longest_s = (time.perf_counter() - start) / 10
-        victims = [Victim(limiter, f"victim {number}") for number in range(3)]
-        bystander = Victim(limiter, "bystander")
-        for thread in (*victims, bystander):
-            thread.start()
-        end = time.monotonic() + 20
-        for turn in itertools.count():
-            time.sleep(longest_s * (turn % STEPS) / STEPS)
-            throw_into(victims[turn % 3])
-            # Whoever stands in line is hit once, however often it is thrown at meanwhile.
-            is_enough = sum(victim.torn for victim in victims) > throws / 10
-            if turn >= throws and (is_enough or time.monotonic() > end):
-                break
-        for thread in (*victims, bystander):
-            thread.stopped = True
-        for thread in (*victims, bystander):
-            thread.join(20)
-            assert not thread.is_alive(), "a caller hangs"
-        assert not bystander.errors
-        assert [error for victim in victims for error in victim.errors] == []
-        assert [wrong for each in (*victims, bystander) for wrong in each.own.wrong] == []
-        torn = sum(victim.torn for victim in victims)
-        assert torn > throws / 10
-        # Whoever was torn away, or travelled with one who was, is charged once at most.
-        back = wait_for_the_store(form, 10)
-        time.sleep(0.5)
-        with Limiter(url_of(port), deadline=PATIENT_S) as direct:
-            for each in (*victims, bystander):
-                for number in range(1, each.own.count + 1):
-                    seen = direct.peek(each.own.key(number), each.own.limit(number))
-                    assert seen.source == "store"
-                    assert seen.remaining >= number, "it was charged twice"
-        # A leader that is torn away in the one moment in which it cannot hand on is missed after
-        # a while, and not for good.
-        assert count() <= 2
-        say(
-            f"torn threads, {name}",
-            torn=torn,
-            asked=sum(victim.own.count for victim in victims),
-            degraded=bystander.own.degraded,
-            back=back,
-        )
+    """What a signal handler raises that ends a worker."""
 
 
 class SoftLimit(Exception):
     """As those who run tasks throw it into one that takes too long."""
 
 
-@pytest.mark.parametrize("kind", [Torn, SoftLimit, TimeoutError])
+@pytest.mark.parametrize("kind", [Torn, SoftLimit])
 def test_signal_handlers_that_raise_leave_no_answer_behind(
     kind: type[BaseException], port: int, admin: redis.Redis
 ) -> None:

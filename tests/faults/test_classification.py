@@ -23,7 +23,7 @@ import redis.exceptions
 import redis.sentinel
 
 from limen.backends import Fault, FaultKind
-from limen.backends.redis.breaker import FAILURES, Breaker
+from limen.backends.circuit_breaker import FAILURES, CircuitBreaker
 from limen.backends.redis.protocol import ServerError, Unfound, fault_of
 
 WHERE = "redis://127.0.0.1:6379"
@@ -220,7 +220,7 @@ def test_every_kind_has_its_rule() -> None:
 
 @pytest.mark.parametrize("kind", RULES)
 def test_what_counts_for_the_breaker(kind: Any) -> None:
-    breaker = Breaker(WHERE, 0.05)
+    breaker = CircuitBreaker(WHERE, 0.05)
     for turn in range(50):
         breaker.failed(turn / 1_000, Fault(kind, WHERE))
     assert breaker.is_open is RULES[kind][0]
@@ -229,7 +229,7 @@ def test_what_counts_for_the_breaker(kind: Any) -> None:
 
 
 def test_a_fault_of_one_request_between_others_hides_nothing() -> None:
-    breaker = Breaker(WHERE, 0.05)
+    breaker = CircuitBreaker(WHERE, 0.05)
     for turn in range(FAILURES):
         breaker.failed(10.0 * turn, Fault("poisoned", WHERE))
         breaker.failed(10.0 * turn, Fault("connection", WHERE))
@@ -251,7 +251,7 @@ def test_faults_of_configuration_say_what_to_look_at(kind: Any) -> None:
     }
     if RULES[kind][2]:
         assert "check" in fault_of(errors[kind], WHERE).advice
-    breaker = Breaker(WHERE, 0.05)
+    breaker = CircuitBreaker(WHERE, 0.05)
     breaker.failed(0.0, Fault(kind, WHERE))
     # Counted by its own name, and so apart from outages.
     assert breaker.shard.faults == {kind: 1}

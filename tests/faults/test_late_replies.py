@@ -50,7 +50,8 @@ def test_threads_skip_what_came_too_late_for_others(between: Proxy) -> None:
     # A round trip takes 0.2 s. Whoever waits for its turn has then too little time left, and goes
     # without its answer, which the next one finds.
     told = Told()
-    with Limiter(f"redis://127.0.0.1:{between.port}", deadline=0.3) as limiter:
+    url = f"redis://127.0.0.1:{between.port}?max_connections=1"
+    with Limiter(url, deadline=0.3) as limiter:
         limiter.check("warm", limit(0))
         between.delay = 0.1
 

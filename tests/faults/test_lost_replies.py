@@ -5,7 +5,6 @@ The store's own counters are read over another way, which no fault touches.
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections import Counter
@@ -18,8 +17,6 @@ import pytest
 import redis
 
 from limen import Check, Concurrency, Decision, Limit, Limiter
-from limen.backends.redis.sync import RedisBackend
-from limen.backends.redis.sync_lane import Wire
 from tests import servers
 from tests.faults.callers import (
     FORMS,
@@ -274,45 +271,6 @@ class TestSilence:
         assert {decision.source for decision in told} == {"local"}
         assert set(found) <= {0, 1}
         assert found[1] > 0
-
-    def test_who_led_in_vain_and_was_sent_by_another_is_charged_once(
-        self, between: Proxy, direct: Limiter, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        # The first leads, finds its connection dead, and stands in line again. The second leads
-        # then, and sends both; nobody hears what came of it.
-        true_open, wires = RedisBackend._open, list[Wire]()
-        is_opening, both_wait = threading.Event(), threading.Event()
-
-        def open_(backend: RedisBackend, address: tuple[str, int]) -> Wire:
-            wire = true_open(backend, address)
-            wires.append(wire)
-            if len(wires) == 1:
-                wire.socket.shutdown(socket.SHUT_RDWR)
-                wire.used_at -= 60
-            elif len(wires) == 2:
-                is_opening.set()
-                both_wait.wait(10)
-                between.drop_replies()
-            return wire
-
-        monkeypatch.setattr(RedisBackend, "_open", open_)
-        with Limiter(url_of(between.port), deadline=1.0) as limiter:
-            keys = ("first", "second")
-            callers = [threading.Thread(target=limiter.check, args=(key, WIDE)) for key in keys]
-            callers[0].start()
-            assert is_opening.wait(10)
-            callers[1].start()
-            time.sleep(0.1)
-            both_wait.set()
-            for caller in callers:
-                caller.join(10)
-            between.drop_replies(False)
-            end = time.monotonic() + 10
-            while limiter.check("again", WIDE).degraded:
-                assert time.monotonic() < end, "the store was not found again"
-                time.sleep(0.01)
-            time.sleep(0.5)  # for what would be charged behind everybody
-        assert {key: charged(direct, key) for key in keys} == {"first": 1, "second": 1}
 
     def test_a_slot_without_an_answer_is_free_after_its_lease(
         self, hasty: Form, between: Proxy, direct: Limiter

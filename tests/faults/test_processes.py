@@ -96,7 +96,7 @@ def test_hundreds_at_once_are_all_served(name: str, url: str, admin: redis.Redis
     assert len(told) == rounds * CROWD
     assert len(set(numbers)) == len(numbers), "two were told the same"
     assert shard.state == "closed"
-    assert connections == 1
+    assert connections == 1 if name == "asyncio" else 1 <= connections <= 16
     if name == "asyncio":
         assert p99 <= FIRST_P99_S + stall
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from limen.rules import load
-from limen.server.settings import HttpSettings
+from limen.server.settings.model import HttpSettings
 from tests.gateways import gateways
 from tests.gateways.gateways import KINDS, SHIPPED
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from limen.errors import ConfigurationError
 from limen.http import AddressSettings, Client, ClientAddresses
 from limen.http.address import _read
-from limen.rules.match import Networks, canonical
+from limen.rules.match import Values, canonical
 
 PROXIES = ("10.0.0.0/8", "2001:db8:ffff::/48", "192.0.2.7", "unix")
 
@@ -205,7 +205,7 @@ def test_rules_know_addresses_by_the_same_spelling(
     assert canonical(client.address) == client.address
     assert canonical(client.key) == client.key
     if ":" in client.address:
-        assert Networks([f"{client.key}/{prefix}"]).holds(client.address)
+        assert Values([f"{client.key}/{prefix}"], are_addresses=True).holds(client.address)
 
 
 def junk() -> st.SearchStrategy[list[str]]:
@@ -308,7 +308,7 @@ def timed(addresses: ClientAddresses, lines: list[str]) -> float:
         ({"trusted_hops": 17, "header": "forwarded"}, "from 0 to 16, got 17"),
         ({"trusted_proxies": "10.0.0.0/8", "header": "forwarded"}, "must be a list, got the text"),
         ({"trusted_proxies": ("10.0.0.1/8",), "header": "forwarded"}, "mean '10.0.0.0/8'"),
-        ({"trusted_proxies": ("proxy",), "header": "forwarded"}, "networks such as '10.0.0.0/8'"),
+        ({"trusted_proxies": ("proxy",), "header": "forwarded"}, "network such as '10.0.0.0/8'"),
         ({"trusted_proxies": (7,), "header": "forwarded"}, "must be a list of text, got 7"),
         ({"trusted_proxies": ("*",), "header": "forwarded"}, "could then choose an address"),
         ({"trusted_proxies": ("0.0.0.0/0",), "header": "forwarded"}, "could then choose"),

@@ -20,7 +20,15 @@ from hypothesis import strategies as st
 
 from limen import Limiter
 from limen.errors import ConfigurationError
-from limen.http import Answer, HeaderStyle, Quota, answer_of, headers, raw_headers, valid_styles
+from limen.http import (
+    Answer,
+    HeaderStyle,
+    Quota,
+    answer_of,
+    headers,
+    raw_headers,
+    valid_styles,
+)
 from limen.model import Check, Concurrency, Limit
 from limen.testing import ManualClock
 from tests.http.histories import History, slots

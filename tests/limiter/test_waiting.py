@@ -415,20 +415,20 @@ class TestSlots:
         self, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         backend, slot = limiter._backend, limiter.slot("k", Concurrency(1, lease=30))
-        decide = backend.run_all
+        decide = backend.run
 
         def interrupted(*arguments: Any) -> Any:
             decide(*arguments)  # it is granted, and nobody hears of it
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(backend, "run_all", interrupted)
+            patch.setattr(backend, "run", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 limiter.slot("k", Concurrency(1, lease=30)).acquire()
         assert slot.acquire().allowed
         # Who holds it already keeps it.
         with monkeypatch.context() as patch:
-            patch.setattr(backend, "run_all", interrupted)
+            patch.setattr(backend, "run", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 slot.acquire()
         assert not limiter.slot("k", Concurrency(1, lease=30)).acquire().allowed

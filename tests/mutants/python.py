@@ -205,8 +205,8 @@ IN_PYTHON: tuple[Mutant, ...] = (
         + if known
         by tests/backends/test_memory.py
         peeks-leave-states
-        - if known is None and state.expires_us > now_us:
-        + if known is None:
+        - if state.expires_us > now_us:
+        + if True:
         by tests/backends/test_memory.py
         """,
     ),
@@ -248,24 +248,34 @@ IN_PYTHON: tuple[Mutant, ...] = (
         """,
     ),
     *mutants_of(
-        "limiter/plan.py",
+        "model/decision.py",
         "tests/conformance/test_several.py -k 'memory-Limiter'",
         """
         shortest-wait-binds
-        - max(refusing, key=_wait)
-        + min(refusing, key=_wait)
+        - if wait > longest:
+        + if refusing < 0 or wait < longest:
         furthest-binds
-        - is_nearer = its_left * most < left *
-        + is_nearer = its_left * most > left *
+        - if its_left * capacity < left * its_capacity:
+        + if capacity == 0 or its_left * capacity > left * its_capacity:
+        last-of-equals-binds
+        - if its_left * capacity < left * its_capacity:
+        + if its_left * capacity <= left * its_capacity:
+        by tests/model/test_binding.py
+        """,
+    ),
+    *mutants_of(
+        "limiter/plan.py",
+        "tests/conformance/test_several.py -k 'memory-Limiter'",
+        """
         shadow-refuses
-        - refusing = [part for part in enforced if not part.allowed]
-        + refusing = [part for part in parts if not part.allowed]
-        shortest-delay
-        - max([part.delay for part in enforced], default=0.0)
-        + min([part.delay for part in enforced], default=0.0)
+        - candidates = [part for part in parts if part.enforce] or parts
+        + candidates = parts
+        without-a-delay
+        - if part.delay > delay:
+        + if False:
         retry-after-of-a-shadow
-        - binding.retry_after if refusing else 0.0
-        + binding.retry_after
+        - 0.0 if allowed else bound.retry_after
+        + bound.retry_after
         same-state-twice
         - if other is not check:
         + if False:

@@ -1,142 +1,122 @@
-"""The short way of the service, made wrong."""
+"""The HTTP server, the decision API and Envoy's service, made wrong."""
 
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant, mutants_of
 
-_QUICK = "tests/server/quick/test_heads.py tests/server/quick/test_answers.py"
-
 IN_SERVICE: tuple[Mutant, ...] = (
     *mutants_of(
-        "server/quick.py",
-        f"{_QUICK} -k 'token or usual or pieces or head or ids'",
+        "server/http/connection.py",
+        "tests/server/test_protocol.py",
         """
-        token-not-looked-at
-        - if head.token is not None and not may_ask(self._access.known(head.token)):
-        + if False:
-        body-of-any-length
-        - if head is None or len(packet) != end + head.length:
-        + if head is None:
-        unusual-taken
-        - if any(each[0] in _UNUSUAL and each != _SAYS_NOTHING for each in headers):
-        + if False:
-        length-as-a-number
-        - if len(said) != 1 or not _LENGTH.fullmatch(said[0]):
-        + if len(said) != 1:
-        length-of-another-head
-        - if len(packet) != (end + length if is_whole else end):
-        + if len(packet) not in (end, end + length):
-        kept-at-once
-        - if hash(lasting) not in self._seen:
-        + if False:
-        two-ids
-        - if len(ids) > 1 or ids != [value for name, value in headers if name == _ID]:
-        + if len(ids) > 1:
-        any-id
-        - if not GIVEN_ID.fullmatch(given):
-        + if False:
         head-of-any-size
-        - if found is not None or len(head) > self._max_header:
-        + if found is not None:
-        id-of-the-last
-        - self._head = self._id = None
-        + self._head = None
-        head-of-the-last
-        - self._head = self._id = None
-        + self._id = None
-        waits-behind-a-body
-        - return self._head is not None and packet.find(_END) + len(_END) == len(packet)
-        + return self._head is not None
-        strangers-kept
-        - if self._is_open if token is None else may_ask(self._access.known(token)):
+        -             if self._later_packets > self._max_header:
+        +             if False:
+        by tests/server/test_protocol.py -k never_ends
+        any-number-of-headers
+        - if len(self._headers) > MAX_HEADERS:
+        + if False:
+        by tests/server/test_protocol.py -k too_many_headers
+        trailer-as-header
+        - if self._in_head:
         + if True:
-        """,
-    ),
-    *mutants_of(
-        "server/protocol.py",
-        f"{_QUICK} -k 'meanwhile or order'",
-        """
-        held-lost-at-the-end
-        - is_last = not self._held and (self._has_ended or self._shared.is_draining)
-        + is_last = self._has_ended or self._shared.is_draining
-        held-overtaken
-        - elif self._is_quick or self._held:
-        + elif False:
-        sent-until-one-fails
-        - except Exception as error:  # of one: the others are sent theirs all the same
-        + except KeyError as error:
-        by tests/server/quick/test_answers.py -k nobody_along
-        more-time-for-a-body
-        - self._deadline = min(self._deadline, latest)
-        + pass
-        by tests/server/quick/test_heads.py -k in_time
-        silence-about-a-body
-        - elif (self._is_reading or self._head) and not self._is_deaf:
-        + elif self._is_reading and not self._is_deaf:
-        by tests/server/quick/test_heads.py -k in_time
-        body-cut-short-at-the-end
-        - if not self._is_reading and not self._head and self._deadline < inf:
-        + if not self._is_reading and self._deadline < inf:
-        by tests/server/quick/test_heads.py -k waits_for_a_body
-        reset-behind-the-last-answer
-        - if not self._running.keep_alive:
+        by tests/server/test_protocol.py -k trailer
+        any-pipeline
+        - if len(self._pending) >= MAX_PIPELINED:
+        + if False:
+        by tests/server/test_protocol.py -k wait_in_line
+        upgrade-with-a-body
+        - if upgrades and _announces_body(headers):
+        + if False:
+        by tests/server/test_protocol.py -k upgrade
+        body-of-any-length
+        - if self._body_size > self._max_body:
+        + if False:
+        by tests/server/test_protocol.py -k too_large
+        announced-body-of-any-length
+        - if length is not None and int(length) > self._max_body:
+        + if False:
+        by tests/server/test_protocol.py -k too_large
+        http-1-0-stays-open
+        - parser.should_keep_alive() and not is_1_0 and not upgrades
+        + parser.should_keep_alive() and not upgrades
+        by tests/server/test_protocol.py -k http_1_0
+        continue-before-earlier-responses
+        - elif self._task is None and not self._pending:
+        + elif True:
+        by tests/server/test_protocol.py -k 'expects_100 or waits_for_100'
+        responses-to-a-client-that-does-not-read
+        - while self._pending and self._task is None and not self._write_paused:
+        + while self._pending and self._task is None:
+        by tests/server/test_protocol.py -k does_not_read
+        half-closed-is-closed
+        - if self._is_tls or (self._task is None and not self._pending):
+        + if True:
+        by tests/server/test_protocol.py -k half_a_connection
+        reset-behind-the-last-response
+        - if self._receiving or self._read_paused or self._is_cut:
         + if False:
         by tests/server/test_protocol.py -k overtaken
-        sent-once
-        - unsent, self._unsent = self._unsent, []
-        + unsent = self._unsent
+        linger-without-limit
+        - self._discards, self._discard_left = True, _LINGER_BYTES
+        + self._discards = True
+        by tests/server/test_protocol.py -k sends_on_and_on
+        slow-request-without-deadline
+        -         self._request = None
+        -         self._deadline = self._loop.time() + self._shared.limits.read_timeout
+        +         self._request = None
+        +         self._deadline = inf
+        by tests/server/test_protocol.py -k trickles
+        slow-reader-without-deadline
+        - return now >= self._unsent_since + self._shared.limits.write_timeout
+        + return False
+        by tests/server/test_protocol.py -k cut_off
+        repeated-host
+        - if request.repeats(b"host"):
+        + if False:
+        by tests/server/test_request_head.py -k host
+        any-host
+        - if not is_host(host):
+        + if False:
+        by tests/server/test_request_head.py -k host
+        next-request-before-the-response
+        -         self._task = None
+        -         if not self.transport.is_closing():
+        +         if not self.transport.is_closing():
+        by tests/server/test_protocol.py -k in_one_packet
         """,
     ),
     *mutants_of(
-        "server/passed.py",
-        "tests/server/test_passed.py",
+        "server/http/message.py",
+        "tests/server/test_check.py -k id",
         """
-        first-binds
-        - begin, left, whole, binding_us = face.begin, remaining, its_whole, reset_us
-        + left, whole, binding_us = remaining, its_whole, reset_us
-        least-left-binds
-        - if remaining * whole < left * its_whole:
-        + if remaining < left:
-        first-delay
-        - if delay_us > longest_us:
-        + if not standings:
-        more-than-fits
-        - if reset_us <= 0 or remaining > most:
-        + if reset_us <= 0:
-        more-than-fits-alone
-        - if reset_us > 0 and left <= faces.most[0]:
-        + if reset_us > 0:
-        untouched-alone
-        - if reset_us > 0 and left <= faces.most[0]:
-        + if left <= faces.most[0]:
-        uncharged-on-the-receipt
-        - and all(check.cost for check in found.checks)
-        another-s-key
-        - tuple([known.setdefault(text, text) for text in map(_said, found.checks)]),
-        + tuple([_said(found.checks[0]) for _ in found.checks]),
-        another-s-charge
-        - tuple([known.setdefault(text, text) for text in map(_charged, found.checks)]),
-        + tuple([_charged(found.checks[0]) for _ in found.checks]),
-        two-limits-of-a-rule
-        - if not is_plain or any(len(of_rule) != 1 for of_rule in faces.by_rule):
-        + if not is_plain:
+        last-of-repeated-headers
+        - named = dict(reversed(headers))
+        + pass
+        by tests/server/test_request_head.py -k first
+        repeated-header-unseen
+        - return [key for key, _ in self.headers].count(name) > 1
+        + return False
+        by tests/server/test_request_head.py -k repeated
         """,
     ),
     *mutants_of(
-        "server/receipts.py",
-        "tests/server/test_passed.py",
+        "server/data_plane.py",
+        "tests/server/test_request_head.py",
         """
-        charge-is-a-format
-        - (before.replace(b"%", b"%%"), behind.replace(b"%", b"%%"))
-        + (before, behind)
-        number-is-a-format
-        - [_array(len(limits)).replace(b"%", b"%%")]
-        + [_array(len(limits))]
+        pages-of-other-sites
+        - if origin is not None and not _LOCAL_ORIGIN.fullmatch(origin):
+        + if False:
+        by tests/server/test_service.py -k page
+        open-with-a-wrong-token
+        - if token is not None or not self._is_open:
+        + if not self._is_open:
+        by tests/server/test_request_head.py -k wrong_token
         """,
     ),
     *mutants_of(
-        "server/faces.py",
-        "tests/server/test_faces.py tests/server/test_passed.py",
+        "server/api/response_templates.py",
+        "tests/server/test_response_templates.py tests/server/test_check.py",
         """
         another-tier
         - return id(rule), id(applied.allowance), applied.enforce,
@@ -147,33 +127,36 @@ IN_SERVICE: tuple[Mutant, ...] = (
         another-cost
         - applied.checks, applied.cost_by
         + applied.checks
-        text-is-a-format
-        - return _PART % tuple([_json(text).replace(b"%", b"%%") for text in texts])
-        + return _PART % tuple([_json(text) for text in texts])
+        """,
+    ),
+    *mutants_of(
+        "server/api/verdict_response.py",
+        "tests/server/test_check.py tests/server/test_settle.py",
+        """
+        uncharged-on-the-receipt
+        - if part.stamp_us != UNCHARGED:
+        + if True:
+        shadows-in-headers
+        - results = tuple([part for part in results if part.enforce])
+        + pass
         """,
     ),
     *mutants_of(
         "server/envoy/answer.py",
         "tests/server/envoy/test_answer.py",
         """
-        untouched
-        - if reset_us <= 0 or remaining > most:
-        + if remaining > most:
-        more-than-fits
-        - if reset_us <= 0 or remaining > most:
-        + if reset_us <= 0:
+        first-limit-binds
+        - return enforced[binding([parts[at] for at in enforced])] if enforced else None
+        + return enforced[0] if enforced else None
+        shadow-binds
+        - return places[0] if parts[places[0]].enforce else None
+        + return places[0]
         seconds-cut-off
-        - reset_s = -(-reset_us // 1_000_000)
-        + reset_s = reset_us // 1_000_000
-        """,
-    ),
-    *mutants_of(
-        "backends/redis/aio.py",
-        f"{_QUICK} -k nobody_along",
-        """
-        told-until-one-fails
-        - except Exception:  # of one: the others who wait for this reply are told all the same
-        + except KeyError:
+        - seconds = varint(math.ceil(wait))
+        + seconds = varint(int(wait))
+        fallback-with-figures
+        - if part.source not in COUNTED:
+        + if False:
         """,
     ),
 )

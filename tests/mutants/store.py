@@ -106,8 +106,8 @@ IN_STORE: tuple[Mutant, ...] = (
         """,
     ),
     *mutants_of(
-        "backends/redis/breaker.py",
-        "tests/backends/test_breaker.py",
+        "backends/circuit_breaker.py",
+        "tests/backends/test_circuit_breaker.py",
         """
         one-failure-more
         - self._in_row >= FAILURES
@@ -151,26 +151,65 @@ IN_STORE: tuple[Mutant, ...] = (
         """,
     ),
     *mutants_of(
-        "backends/redis/sync_lane.py",
-        "tests/faults/test_late_replies.py -k threads",
+        "_internal/connection_pool.py",
+        "tests/backends/test_pool.py",
         """
-        late-reply-is-the-next-ones
-        -             for _ in range(wire.owed - _replies(lead.calls)):
-        -                 wire.receive(ticket.deadline)  # too late for whoever asked
-        +             for _ in range(0):
-        +                 wire.receive(ticket.deadline)
-        reply-that-came-twice-is-heard-twice
-        - if is_suspicious(strange) or not wire.is_done():
-        + if is_suspicious(strange):
+        newest-first
+        - self._waiting.popleft().set_result(connection)
+        + self._waiting.pop().set_result(connection)
+        one-too-many
+        - if count >= self._max_connections:
+        + if count > self._max_connections:
+        one-for-each-caller
+        - if len(self._openings) >= len(self._waiting):
+        + if False:
+        refusal-of-one-fails-all
+        -                 return
+        -             for waiter in self._waiting:
+        -                 waiter.set_result(error)
+        +                 pass
+        +             for waiter in self._waiting:
+        +                 waiter.set_result(error)
+        close-forgets-those-that-wait
+        -             for waiter in self._waiting:
+        -                 waiter.set_result(ConnectionError("the limiter was closed"))
+        +             for waiter in ():
+        +                 waiter.set_result(ConnectionError("the limiter was closed"))
+        closed-pool-is-used-again
+        -         for connection in self._connections:
+        -             connection.is_current = False
+        +         for connection in ():
+        +             connection.is_current = False
         """,
     ),
     *mutants_of(
-        "backends/redis/sync_lane.py",
-        "tests/faults/test_lost_replies.py -k in_vain",
+        "backends/redis/exchange.py",
+        "tests/backends/test_pool.py",
         """
-        what-another-sent-is-owed
-        - ticket.is_unsent = False
-        + ticket.is_unsent = ticket.is_unsent or False
+        silence-keeps-the-connection
+        - if fault.kind == "timeout" and connection.late_s() <= self.server.breaker.slow_s:
+        + if fault.kind == "timeout":
+        time-out-closes-the-connection
+        - if fault.kind == "timeout" and connection.late_s() <= self.server.breaker.slow_s:
+        + if False:
+        sent-too-late
+        - if self._deadline.left() < self.server.needed_s:
+        + if False:
+        half-a-packet-is-kept
+        - self._break(fault_of(error, self.server.where))
+        + self._not_received(connection, fault_of(error, self.server.where))
+        """,
+    ),
+    *mutants_of(
+        "backends/redis/exchange.py",
+        "tests/faults/test_late_replies.py -k threads",
+        """
+        late-reply-is-the-next-ones
+        - connection.skip_late_replies(deadline, _replies(self._calls))
+        + connection.skip_late_replies(deadline, 10)
+        reply-that-came-twice-is-heard-twice
+        - if is_suspicious(strange) or connection.has_extra_data():
+        + if is_suspicious(strange):
         """,
     ),
     *mutants_of(
@@ -188,21 +227,6 @@ IN_STORE: tuple[Mutant, ...] = (
         """,
     ),
     *mutants_of(
-        "backends/redis/sync_lane.py",
-        "tests/backends/test_wire.py",
-        """
-        asleep-for-ever
-        - self._slept = (self._slept + 1) % _SLEPT
-        + self._slept = 1
-        measured-asleep
-        - if self._looks_out:
-        + if True:
-        as-slow-as-the-slowest
-        - took_s = min(time.perf_counter() - self._sent_at, 2 * _WATCHED_S)
-        + took_s = time.perf_counter() - self._sent_at
-        """,
-    ),
-    *mutants_of(
         "backends/redis/aio_lane.py",
         "tests/faults/test_late_replies.py -k tasks",
         """
@@ -217,7 +241,7 @@ IN_STORE: tuple[Mutant, ...] = (
         """,
     ),
     *mutants_of(
-        "backends/redis/deadline.py",
+        "_internal/deadline.py",
         "tests/backends/test_deadline.py",
         """
         pauses-count
@@ -301,8 +325,8 @@ IN_STORE: tuple[Mutant, ...] = (
         - fits = _all_allowed(known, continued)
         + fits = True
         continued-count-is-not-charged
-        - continued = self._continued.run_all(known, True, holder, now_us=now_us)
-        + pass
+        - prepared = self._continued.prepare(known, True, holder)
+        + prepared = self._continued.prepare(known, False, holder)
         refund-leaves-the-continued-count-charged
         -             self._continued.change(_with_charges(change, continued))
         +             pass

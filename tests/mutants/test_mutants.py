@@ -18,8 +18,8 @@ from tests.mutants.mutant import Mutant
 HARMLESS = Mutant(
     "plan.py:another-word",
     "src/limen/limiter/plan.py",
-    "Tell the observers of a decision.",
-    "Tell those who look on of a decision.",
+    "Call the observers with a decision.",
+    "Call each observer with a decision.",
     "tests/limiter/test_limiter.py -k binding",
 )
 BROKEN = HARMLESS._replace(name="plan.py:no-python", new='"""')

@@ -13,7 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from limen.errors import InvalidInput
-from limen.rules.match import Condition, Glob, Networks, Values, read_address
+from limen.model.network import read_address
+from limen.rules.match import Condition, Glob, Values
 
 MEGABYTE = 2**20
 
@@ -87,7 +88,7 @@ def test_a_megabyte_takes_no_longer_than_reading_it_a_few_times(name: str) -> No
     assert shortest(glob, large) < max(64 * 20 * shortest(glob, small), 0.1)
 
 
-def shortest(of: Glob | Networks, value: str) -> float:
+def shortest(of: Glob | Values, value: str) -> float:
     """Return the seconds of the quickest of some tries: the others were disturbed."""
 
     def measure() -> float:
@@ -131,7 +132,7 @@ def test_networks_hold_what_the_standard_library_says_is_in_them(
         expected = False
     else:
         expected = any(address in ip_network(text) for text in texts)
-    assert Networks(texts).holds(value) == expected
+    assert Values(texts, are_addresses=True).holds(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_one_address_is_one_number_however_it_is_written(text: str, version: int
 
 def test_texts_that_are_no_address_are_not_remembered() -> None:
     """Whoever sends a new text as its address each time must not fill the memory with them."""
-    office = Networks(["10.0.0.0/8"])
+    office = Values(["10.0.0.0/8"], are_addresses=True)
     tracemalloc.start()
     try:
         for number in range(200):

@@ -1,6 +1,6 @@
-"""Tiny apps, and a process that serves them: `python -m tests.server.apps '{"workers": 2}'`.
+"""A tiny handler and its program, and a process: `python -m tests.server.apps '{"workers": 2}'`.
 
-What the process is told, and what it prints, is in `Asked`.
+`Asked` lists the options of the process.
 """
 
 from __future__ import annotations
@@ -8,168 +8,132 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from limen.errors import ConfigurationError, LimenError
-from limen.server.protocol import Limits
-from limen.server.serve import Hooks, Tls, bind, serve
+from limen.server.http import HttpConnections, HttpLimits, Request, Response
+from limen.server.serve import Companion, Hooks, Site, Tls, bind, serve
 from limen.server.supervise import parent, supervise
-
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class Asked(msgspec.Struct):
-    limits: Limits = Limits(drain_timeout=5.0)
+    limits: HttpLimits = HttpLimits(drain_timeout=5.0)
     tls: list[str] = []
     workers: int = 0
     """0 is one process, without a parent."""
     ready_timeout: float = 10.0
     stop_timeout: float = 10.0
     start: str = ""
-    """What goes wrong at the start: `factory`, `lifespan`, `said`, `bug`, `hang`, `returns`."""
+    """The fault at the start: `factory`, `start`, `sites`, `bug`, `hang`."""
     start_file: str = ""
-    """A file that says so instead, if it is there."""
+    """A file that contains the fault instead, if it exists."""
     stop: str = ""
-    """What goes wrong at the end: `bug`, `hang`."""
+    """The fault at the end: `bug`, `hang`."""
 
 
 class App:
-    """Answers by the path; remembers what it was told."""
+    """A handler that responds by the path, and records its calls."""
 
-    def __init__(self, asked: Asked | None = None) -> None:
-        self.asked = asked or Asked()
+    def __init__(self) -> None:
         self.seen: list[str] = []
         self.go_on = asyncio.Event()
 
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
-            return
-        name, _, rest = scope["path"][1:].partition("/")
-        await getattr(self, f"do_{name or 'hello'}")(scope, rest, receive, send)
+    def begin(self, request: Request) -> Response | None:
+        request.route, _, argument = request.path[1:].partition("/")
+        request.id = argument
+        if request.route == "refused":
+            return Response(403, [], b"refused")
+        if request.route == "begin_bug":
+            raise RuntimeError("hidden")
+        request.route = getattr(self, f"do_{request.route or 'hello'}", None)
+        return Response(404, []) if request.route is None else None
 
-    async def do_hello(self, scope: dict[str, Any], _: str, receive: Receive, send: Send) -> None:
-        await _answer(send, str(os.getpid()).encode())
+    def too_large(self, request: Request) -> Response:
+        return Response(413, [], b"too large")
 
-    async def do_echo(self, scope: dict[str, Any], _: str, receive: Receive, send: Send) -> None:
-        body, more = b"", True
-        while more:
-            message = await receive()
-            self.seen.append(message["type"])
-            if message["type"] == "http.disconnect":
-                return
-            body, more = body + message["body"], message["more_body"]
-        names = b",".join(name for name, _ in scope["headers"])
-        await _answer(send, body, headers=[(b"x-names", names)])
+    async def respond(self, request: Request) -> Response:
+        response: Response = await request.route(request)
+        return response
 
-    async def do_sleep(self, _: object, rest: str, receive: Receive, send: Send) -> None:
+    async def do_hello(self, request: Request) -> Response:
+        return Response(200, [], str(os.getpid()).encode())
+
+    async def do_echo(self, request: Request) -> Response:
+        self.seen.append("echo")
+        names = b",".join([name for name, _ in request.headers])
+        return Response(200, [(b"x-names", names)], request.body)
+
+    async def do_sleep(self, request: Request) -> Response:
         self.seen.append("sleeps")
-        await asyncio.sleep(float(rest))
-        await _answer(send, b"slept")
+        await asyncio.sleep(float(request.id))
+        self.seen.append("slept")
+        return Response(200, [], b"slept")
 
-    async def do_until(self, _: object, rest: str, receive: Receive, send: Send) -> None:
-        """Answer when there is a file."""
-        while not Path("/", rest).exists():  # noqa: ASYNC110, ASYNC240  # another process makes it
+    async def do_until(self, request: Request) -> Response:
+        """Respond when a file exists."""
+        while not Path("/", request.id).exists():  # noqa: ASYNC110, ASYNC240  # another process
             await asyncio.sleep(0.02)
-        await _answer(send, b"slept")
+        return Response(200, [], b"slept")
 
-    async def do_late(self, _: object, rest: str, receive: Receive, send: Send) -> None:
-        """Read the body only when told to."""
+    async def do_late(self, request: Request) -> Response:
+        """Respond when the test says so."""
         self.seen.append("waits")
         await self.go_on.wait()
-        size, more = 0, True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            size, more = size + len(message["body"]), message["more_body"]
-        await _answer(send, str(size).encode())
+        return Response(200, [], b"late")
 
-    async def do_early(self, _: object, rest: str, receive: Receive, send: Send) -> None:
-        await _answer(send, b"too much", 413)
+    async def do_big(self, request: Request) -> Response:
+        """Respond with so many KiB."""
+        self.seen.append("big")
+        return Response(200, [], bytes(1_024 * int(request.id)))
 
-    async def do_begin(self, _: object, rest: str, receive: Receive, send: Send) -> None:
-        """Begin to answer; then wait until told to go on, or the body is there."""
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"begun", "more_body": True})
-        if rest == "body":
-            message = await receive()
-            self.seen.append(message["type"])
-        if rest == "bug":
-            raise RuntimeError("hidden")
-        await self.go_on.wait()
-        await send({"type": "http.response.body", "body": b", done"})
-
-    async def do_big(self, _: object, rest: str, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        for _ in range(int(rest)):
-            await send({"type": "http.response.body", "body": bytes(65_536), "more_body": True})
-        await send({"type": "http.response.body"})
-        message = await receive()
-        self.seen.append(message["type"])
-
-    async def do_watch(self, _: object, rest: str, receive: Receive, send: Send) -> None:
-        """Never answer; see when the client goes."""
-        while (await receive())["type"] != "http.disconnect":
-            self.seen.append("watches")
-        self.seen.append("gone")
-
-    async def do_bug(self, _: object, rest: str, receive: Receive, send: Send) -> None:
+    async def do_bug(self, request: Request) -> Response:
         raise RuntimeError("hidden")
 
-    async def do_headed(self, _: object, rest: str, receive: Receive, send: Send) -> None:
-        """Say that all is well, and then do something else."""
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        if rest:
-            raise RuntimeError("hidden")
-
-    async def do_nothing(self, _: object, rest: str, receive: Receive, send: Send) -> None:
-        pass
-
-    async def do_cancelled(self, _: object, rest: str, receive: Receive, send: Send) -> None:
+    async def do_cancelled(self, request: Request) -> Response:
         raise asyncio.CancelledError
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        asked = self.asked
-        await receive()
-        if asked.start == "lifespan":
-            raise ConfigurationError("the store at redis://ann:s3cret@host is away")
-        if asked.start == "bug":
-            raise RuntimeError("a thing\nof two lines")
-        if asked.start == "said":
-            await send({"type": "lifespan.startup.failed", "message": "said so"})
-            return
-        if asked.start == "returns":
-            return
-        if asked.start == "hang":
-            sys.stdout.write("hangs\n")
-            sys.stdout.flush()
-            await asyncio.Event().wait()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        if asked.stop == "bug":
+
+class TinyProgram:
+    """A program with faults at its start and its end."""
+
+    def __init__(self, asked: Asked, listeners: Sequence[socket.socket]) -> None:
+        if asked.start == "factory":
+            raise ConfigurationError("no such store")
+        self._asked = asked
+        self._listeners = listeners
+
+    async def start(self) -> None:
+        match self._asked.start:
+            case "start":
+                raise ConfigurationError("the store at redis://ann:s3cret@host is away")
+            case "bug":
+                raise RuntimeError("a thing\nof two lines")
+            case "hang":
+                _print("hangs")
+                await asyncio.Event().wait()
+
+    def sites(self) -> list[Site]:
+        if self._asked.start == "sites":
+            raise ConfigurationError("the certificate has gone")
+        connections = HttpConnections(App(), self._asked.limits)
+        tls = Tls(*self._asked.tls) if self._asked.tls else None
+        return [Site(listener, connections, tls) for listener in self._listeners]
+
+    def companions(self) -> Sequence[Companion]:
+        return []
+
+    async def close(self) -> None:
+        if self._asked.stop == "bug":
             raise RuntimeError("no end")
-        if asked.stop == "hang":
-            sys.stdout.write("hangs\n")
-            sys.stdout.flush()
+        if self._asked.stop == "hang":
+            _print("hangs")
             await asyncio.Event().wait()
-        sys.stdout.write("ended\n")
-        sys.stdout.flush()
-        await send({"type": "lifespan.shutdown.complete"})
-
-
-async def _answer(
-    send: Send, body: bytes, status: int = 200, headers: list[tuple[bytes, bytes]] | None = None
-) -> None:
-    found = [(b"content-length", str(len(body)).encode()), *(headers or [])]
-    await send({"type": "http.response.start", "status": status, "headers": found})
-    await send({"type": "http.response.body", "body": body})
+        _print("ended")
 
 
 def main(told: str) -> int:
@@ -178,9 +142,9 @@ def main(told: str) -> int:
     if asked.start_file and file.exists():
         asked.start = file.read_text()
     above = parent()
-    listeners = above.listeners if above is not None else [bind("127.0.0.1", 0)]
+    listeners = above.listeners if above is not None else {"data": bind("127.0.0.1", 0)}
     if above is None:
-        _print(f"port {listeners[0].getsockname()[1]}")
+        _print(f"port {listeners['data'].getsockname()[1]}")
     if asked.workers and above is None:
         return supervise(
             [sys.executable, "-m", "tests.server.apps", told],
@@ -194,13 +158,10 @@ def main(told: str) -> int:
         signals={signal.SIGHUP: lambda: _print("hup"), signal.SIGUSR1: lambda: _print("usr1")},
     )
 
-    def make() -> App:
-        if asked.start == "factory":
-            raise ConfigurationError("no such store")
-        return App(asked)
+    def make() -> TinyProgram:
+        return TinyProgram(asked, list(listeners.values()))
 
-    tls = Tls(*asked.tls) if asked.tls else None
-    return serve(make, listeners, asked.limits, tls=tls, parent=above, hooks=hooks)
+    return serve(make, asked.limits, parent=above, hooks=hooks)
 
 
 def _print(line: str) -> None:

@@ -1,4 +1,4 @@
-"""A whole service in this process, and whoever asks its decision API without a socket.
+"""A whole service in this process, and a client that asks both planes without a socket.
 
 The loop runs only while something is asked; the thread that follows the rules runs all the time.
 """
@@ -13,15 +13,18 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import httpx
 import msgspec
 
 from limen import wire
-from limen.server.admin import admin_app
-from limen.server.app import App
+from limen.server.control_plane import control_plane
+from limen.server.data_plane import DataPlane
+from limen.server.http import Request
 from limen.server.place import Place
 from limen.server.service import Service
 from limen.server.settings import load
-from tests.server.admin.driving import ADMIN, CHECK, Answer
+from tests.server.admin.driving import ADMIN, CHECK, Answer, StubPeer, ask_data_plane
+from tests.server.product import is_control_path
 
 T = TypeVar("T")
 Headers = Sequence[tuple[bytes, bytes]]
@@ -29,11 +32,12 @@ JSON = "application/json"
 
 
 class Asker:
-    """A service that was started, and who asks it."""
+    """A service that was started, and a client that asks it."""
 
     def __init__(self, service: Service, runner: asyncio.Runner) -> None:
         self.service = service
-        self.app = App(service, admin_app(service))
+        self.plane = DataPlane(service)
+        self._control_plane = control_plane(service)
         self._runner = runner
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -47,44 +51,26 @@ class Asker:
         body: bytes = b"",
         headers: Headers = (),
         query: bytes = b"",
-        chunk: int = 0,
         client: str = "127.0.0.1",
         raw_path: bytes | None = None,
     ) -> Answer:
-        """Ask for a path, which is decoded already; the body at once, or in chunks."""
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": method,
-            "scheme": "http",
-            "path": path,
-            "raw_path": raw_path or path.encode("utf-8", "replace"),
-            "query_string": query,
-            "root_path": "",
-            "headers": list(headers),
-            "server": ("127.0.0.1", 8080),
-            "client": (client, 1),
-        }
-        size = chunk or len(body) or 1
-        chunks = [body[at : at + size] for at in range(0, len(body), size)] or [b""]
-        sent: list[Any] = []
+        """Send a request to the plane that has the path; `path` is percent-decoded."""
+        raw_path = raw_path or path.encode("utf-8", "replace")
+        if is_control_path(path):
+            return await self._send_control(method, path, body, headers, query)
+        peer: Any = StubPeer(client)
+        request = Request(method, raw_path, path, query, list(headers), peer)
+        return await ask_data_plane(self.plane, request, body)
 
-        async def receive() -> Any:
-            if not chunks:
-                return {"type": "http.disconnect"}
-            first = chunks.pop(0)
-            return {"type": "http.request", "body": first, "more_body": bool(chunks)}
-
-        async def tell(message: Any) -> None:
-            sent.append(message)
-
-        await self.app(scope, receive, tell)
-        found = {name.decode("ascii"): value.decode("ascii") for name, value in sent[0]["headers"]}
-        assert len(found) == len(sent[0]["headers"]), "a header stands twice"
-        body = b"".join(each.get("body", b"") for each in sent)
-        assert found["content-length"] == str(len(body))
-        return Answer(sent[0]["status"], found, body)
+    async def _send_control(
+        self, method: str, path: str, body: bytes, headers: Headers, query: bytes
+    ) -> Answer:
+        given = [(b"content-length", b"%d" % len(body)), *headers]
+        transport = httpx.ASGITransport(self._control_plane)
+        async with httpx.AsyncClient(transport=transport, base_url="http://limen") as client:
+            url = httpx.URL("/", path=path, query=query)
+            response = await client.request(method, url, content=body, headers=given)
+        return Answer(response.status_code, dict(response.headers), response.content)
 
     def ask(self, method: str, path: str, body: bytes = b"", **more: Any) -> Answer:
         return self.run(self.send(method, path, body, **more))

@@ -17,7 +17,9 @@ from typing import Any
 from tests.server.raw import Raw, Response, request, until
 
 _ADDRESS = re.compile(r"serves at http://127\.0\.0\.1:(\d+)")
+_ADMIN = re.compile(r"dashboard +http://127\.0\.0\.1:(\d+)/")
 _GRPC = re.compile(r"gRPC +127\.0\.0\.1:(\d+)")
+_CONTROL_PATHS = ("/admin", "/metrics", "/docs", "/openapi.json", "/session", "/ui")
 
 
 class Product:
@@ -27,7 +29,8 @@ class Product:
         folder.mkdir(exist_ok=True)
         self.folder = folder
         self.environment = environment(**settings)
-        anywhere = ("--bind", "127.0.0.1:0", "--grpc-bind", "127.0.0.1:0")
+        free = "127.0.0.1:0"
+        anywhere = ("--bind", free, "--grpc-bind", free, "--admin-bind", free)
         command = [sys.executable, "-m", "limen", "serve", *anywhere, *flags]
         self._process = subprocess.Popen(
             command,
@@ -51,19 +54,28 @@ class Product:
 
     @property
     def port(self) -> int:
-        """Where it is, which it says when it has started."""
-        until(lambda: bool(_ADDRESS.search("".join(self.said))) or self.has_ended)
-        found = _ADDRESS.search("".join(self.said))
-        assert found, f"it ended, and said {self.said}, {self.complained}"
-        return int(found[1])
+        """The port of the data plane, from the start message."""
+        return self._printed(_ADDRESS)
+
+    @property
+    def admin_port(self) -> int:
+        """The port of the control plane, from the start message."""
+        return self._printed(_ADMIN)
 
     @property
     def grpc_port(self) -> int:
-        """Where Envoy may ask."""
-        until(lambda: bool(_GRPC.search("".join(self.said))) or self.has_ended)
-        found = _GRPC.search("".join(self.said))
-        assert found, f"it ended, and said {self.said}, {self.complained}"
-        return int(found[1])
+        """The port of gRPC, from the start message."""
+        return self._printed(_GRPC)
+
+    def port_of(self, path: str) -> int:
+        """Return the port of the plane that has a path."""
+        return self.admin_port if is_control_path(path) else self.port
+
+    def _printed(self, port: re.Pattern[str]) -> int:
+        until(lambda: bool(port.search("".join(self.said))) or self.has_ended)
+        match = port.search("".join(self.said))
+        assert match, f"it ended, and said {self.said}, {self.complained}"
+        return int(match[1])
 
     @property
     def workers(self) -> list[int]:
@@ -75,12 +87,21 @@ class Product:
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 
-    def ask(self, path: str, *headers: str, method: str = "GET", body: Any = None) -> Response:
-        """Ask once, by a connection of its own."""
+    def ask(
+        self,
+        path: str,
+        *headers: str,
+        method: str = "GET",
+        body: Any = None,
+        port: int | None = None,
+    ) -> Response:
+        """Send a request on a new connection, by default to the plane that has the path."""
         raw = (
             body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         )
-        with Raw(self.port, timeout=30) as connection:
+        if port is None:
+            port = self.port_of(path)
+        with Raw(port, timeout=30) as connection:
             connection.send(request(path, *headers, method=method, body=raw))
             return connection.response(is_head=method == "HEAD")
 
@@ -116,6 +137,11 @@ def product(folder: Path, *flags: str, **settings: str) -> Iterator[Product]:
         yield made
     finally:
         made.end()
+
+
+def is_control_path(path: str) -> bool:
+    """Return whether the control plane has a path, and the data plane does not."""
+    return path == "/" or path.startswith(_CONTROL_PATHS)
 
 
 def environment(**settings: str) -> Mapping[str, str]:

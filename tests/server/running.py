@@ -24,10 +24,10 @@ class Running:
         self, folder: Path, *arguments: str, environ: Mapping[str, str] | None = None
     ) -> None:
         self.folder = folder
-        self.port = free_port()
+        self.port, self.admin_port = free_port(), free_port()
         self._command = [
             *(sys.executable, "-m", "limen", "serve", "--bind", f"127.0.0.1:{self.port}"),
-            *("--grpc-bind", ""),
+            *("--grpc-bind", "", "--admin-bind", f"127.0.0.1:{self.admin_port}"),
             *arguments,
         ]
         clean = {name: of for name, of in os.environ.items() if not name.startswith("LIMEN_")}
@@ -37,6 +37,10 @@ class Running:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def admin_url(self) -> str:
+        return f"http://127.0.0.1:{self.admin_port}"
 
     @property
     def printed(self) -> str:

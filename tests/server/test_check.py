@@ -506,10 +506,13 @@ def test_ids_are_not_made_twice(service: Asker) -> None:
     assert len(made) == 200
 
 
-def test_a_body_may_come_in_chunks(service: Asker) -> None:
-    body = b'{"key": "chunks", "limits": "9/hour"}'
-    for size in (1, 7, 36):
-        assert verdict(service.ask("POST", "/v1/check", body, chunk=size))
+def test_list_is_decided_in_order_with_peeks_between_charges(service: Asker) -> None:
+    charge = {"key": "a list in order", "limits": "4/hour"}
+    peek = {**charge, "peek": True}
+    questions = [peek, charge, peek, charge, charge, charge, charge, peek]
+    verdicts = service.post("/v1/check", questions).json
+    assert [each["allowed"] for each in verdicts] == [True] * 6 + [False] * 2
+    assert [each["remaining"] for each in verdicts] == [4, 3, 3, 2, 1, 0, 0, 0]
 
 
 # Without the store

@@ -1,4 +1,4 @@
-"""What is remembered of questions changes no answer: not when rules do, nor when time does."""
+"""The cache of parsed requests changes no response: not when rules change, nor with time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from limen import AsyncLimiter, wire
 from limen.engine import AsyncEngine
 from limen.http import answer_of_verdict, raw_headers
 from limen.rules import RuleSet, parse, parse_text
-from limen.server.decisions import Decisions
+from limen.server.api.handlers import CheckHandlers
+from limen.server.api.receipts import Receipts
+from limen.server.api.requests import _ROOM
+from limen.server.api.response_templates import template_of
+from limen.server.api.verdict_response import rate_limit_headers, verdict_message
+from limen.server.http import Request
 from limen.server.insight.watch import Watch
 from limen.server.memo import Memo
-from limen.server.questions import _ROOM
-from limen.server.receipts import Receipts
 from limen.testing import ManualClock
+from tests.server.admin.driving import StubPeer
 
 ONE = """
 rules:
@@ -50,6 +54,7 @@ rules:
   - {name: known, match: {path: /c}, key: [tenant], missing: deny, limits: 5/minute}
   - {name: shut, match: {path: /d}, mode: block}
 """
+RECEIPTS = Receipts(32 * "s", "p")
 
 
 class Asker:
@@ -59,14 +64,16 @@ class Asker:
         self.clock = ManualClock()
         self.limiter = AsyncLimiter(clock=self.clock)
         self.engine = AsyncEngine(rules, self.limiter, clock=self.clock)
-        self.decisions = Decisions(self.engine, self.limiter, Receipts(32 * "s", "p"), Watch())
-        self.questions = self.decisions.questions
-        self.questions._memo = Memo(room)
+        self.handlers = CheckHandlers(self.engine, self.limiter, RECEIPTS, Watch())
+        self.parser = self.handlers.parser
+        self.parser._cache = Memo(room)
 
     def ask(self, **attributes: str) -> wire.Verdict:
-        body = msgspec.json.encode({"attributes": attributes})
-        reply = asyncio.run(self.decisions.check(body, "id"))
-        return msgspec.json.decode(reply.body, type=wire.Verdict)
+        peer: Any = StubPeer()
+        request = Request("POST", b"/v1/check", "/v1/check", b"", [], peer)
+        request.body = msgspec.json.encode({"attributes": attributes})
+        response = asyncio.run(self.handlers.check(request))
+        return msgspec.json.decode(response.body, type=wire.Verdict)
 
 
 def test_other_rules_hold_for_the_next_question_although_it_was_asked_before() -> None:
@@ -119,7 +126,7 @@ def test_it_never_remembers_more_than_it_may() -> None:
     asker = Asker(parse_text(ONE), room=5_000_000)
     for number in range(5_000):
         assert asker.ask(user=str(number), path="/a").remaining == 1
-    assert 900 < len(asker.questions._memo._known) < 2_500
+    assert 900 < len(asker.parser._cache._known) < 2_500
 
 
 def test_the_older_half_is_forgotten() -> None:
@@ -133,21 +140,11 @@ def test_the_older_half_is_forgotten() -> None:
     assert memo.get(2_000, object()) is None
 
 
-def test_what_is_known_before_says_the_same_as_what_is_worked_out_after() -> None:
-    """Two ways to the headers: by faces, and by an answer, as adapters take."""
+def test_template_and_verdict_give_the_same_headers_and_parts() -> None:
+    """The service renders headers from a template, the adapters from the verdict."""
     asker, chance = Asker(parse_text(MIXED)), random.Random(5)
-    told: list[Any] = []
-    plain = asker.decisions._told
-
-    def both(said: Any, faces: Any, id_: str) -> Any:
-        found = plain(said, faces, id_)
-        assert found[1] == raw_headers(answer_of_verdict(said))
-        names = [(part.rule, part.name, part.mode, part.allowed) for part in found[0].parts]
-        assert names == [(part.rule, part.name, part.mode, part.allowed) for part in said.parts]
-        told.append(found)
-        return found
-
-    asker.decisions._told = both  # type: ignore[method-assign]  # to see what it is asked
+    seen: set[bool] = set()
+    names: set[bytes] = set()
     for _ in range(600):
         attributes = {
             "user": str(chance.randrange(4)),
@@ -155,14 +152,18 @@ def test_what_is_known_before_says_the_same_as_what_is_worked_out_after() -> Non
             "plan": chance.choice(["free", "pro", ""]),
             "tenant": chance.choice(["", "acme"]),
         }
-        asker.ask(**attributes)
+        verdict = asyncio.run(asker.engine.decide(attributes))
+        template = template_of(verdict.applied)
+        headers = rate_limit_headers(verdict, template, ("draft-11",), 0.0)
+        assert headers == raw_headers(answer_of_verdict(verdict))
+        parts = verdict_message(verdict, template, "id", RECEIPTS).parts
+        fields = [(part.rule, part.name, part.mode, part.allowed) for part in parts]
+        assert fields == [(part.rule, part.name, part.mode, part.allowed) for part in verdict.parts]
+        seen.add(verdict.allowed)
+        names |= {name for name, _ in headers}
         asker.clock.advance(chance.choice([0.0, 0.1, 20.0]))
-    assert {message.allowed for message, _ in told} == {True, False}
-    assert {name for _, headers in told for name, _ in headers} == {
-        b"ratelimit-policy",
-        b"ratelimit",
-        b"retry-after",
-    }
+    assert seen == {True, False}
+    assert names == {b"ratelimit-policy", b"ratelimit", b"retry-after"}
 
 
 def test_what_takes_much_room_is_not_remembered() -> None:
@@ -187,23 +188,23 @@ def test_a_question_takes_about_as_much_room_as_it_is_said_to(
         for n in range(limits)
     ]
     asker = Asker(parse({"rules": rules}), room=10**9)
-    asker.questions._limiter = AsyncLimiter("redis://127.0.0.1:1")
+    asker.parser._limiter = AsyncLimiter("redis://127.0.0.1:1")
     bodies = [
         msgspec.json.encode({"attributes": {"user": f"{number:010}{rest}", "plan": "free"}})
         for number in range(400)
     ]
-    asker.questions.one(bodies.pop())
+    asker.parser.one(bodies.pop())
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         for body in bodies:
-            asker.questions.one(bytes(bytearray(body)))
+            asker.parser.one(bytes(bytearray(body)))
         took = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert 0.7 < took / asker.questions._memo._used < 1.3
+    assert 0.7 < took / asker.parser._cache._used < 1.3
     if limits < 10 or not rest:
         # There is room for each of them, and for many.
         usual = Memo[object](_ROOM)
-        usual.keep(b"it", "kept", asker.questions._memo._used // len(bodies))
+        usual.keep(b"it", "kept", asker.parser._cache._used // len(bodies))
         assert usual._known

@@ -86,13 +86,14 @@ class Shell:
 
 
 @contextmanager
-def served(folder: Path, environment: dict[str, str]) -> Iterator[int]:
-    """Start what the page starts, on a port of its own; yield that."""
+def served(folder: Path, environment: dict[str, str]) -> Iterator[dict[str, int]]:
+    """Start the service of the page on free ports; yield them by the addresses of the page."""
     [command] = [block.text for block in blocks_of(PAGE) if block.language == "sh"]
-    port, log = free_port(), folder / "log"
+    port, admin_port, log = free_port(), free_port(), folder / "log"
+    binds = ("--bind", f"{HOST}:{port}", "--admin-bind", f"{HOST}:{admin_port}")
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*command.split(), "--bind", f"{HOST}:{port}"],
+            [*command.split(), *binds],
             executable=Path(environment["PATH"].partition(":")[0]) / "limen",
             cwd=folder,
             env=environment,
@@ -109,7 +110,7 @@ def served(folder: Path, environment: dict[str, str]) -> Iterator[int]:
                 assert process.poll() is None, log.read_text()
                 assert time.monotonic() < end, log.read_text()
                 time.sleep(0.05)
-        yield port
+        yield {"localhost:8080": port, "localhost:8082": admin_port}
         process.terminate()
         assert process.wait(15) == 0, log.read_text()
     finally:
@@ -127,11 +128,13 @@ def test_the_examples_answer_what_is_shown(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(rules)
     kept = {k: v for k, v in os.environ.items() if not k.startswith("LIMEN_")}
     environment = {**kept, "PATH": f"{program.parent}:{os.environ['PATH']}", "no_proxy": "*"}
-    with served(tmp_path, environment) as port:
+    with served(tmp_path, environment) as ports:
         shell = Shell(tmp_path, environment)
         try:
             for example in examples():
-                command = example.command.replace("localhost:8080", f"{HOST}:{port}")
+                command = example.command
+                for address, port in ports.items():
+                    command = command.replace(address, f"{HOST}:{port}")
                 printed = shape(shell.run(command))
                 # A new token is noticed when the service looks again.
                 end = time.monotonic() + (10 if "$TOKEN" in command else 0)

@@ -38,6 +38,7 @@ def test_what_the_first_page_shows_is_what_happens(tmp_path: Path) -> None:
     with Running(tmp_path) as service:
         for command, shown in commands(ROOT / "README.md"):
             typed = command.replace("localhost:8080", f"127.0.0.1:{service.port}")
+            typed = typed.replace("localhost:8082", f"127.0.0.1:{service.admin_port}")
             done = subprocess.run(
                 ["bash", "-c", typed], capture_output=True, text=True, timeout=20, check=True
             )

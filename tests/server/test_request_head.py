@@ -46,6 +46,18 @@ def check(service: Product, *lines: str, version: str = "1.1") -> Response:
         return raw.response()
 
 
+# Request id
+
+
+def test_first_of_repeated_request_ids_is_used(service: Product) -> None:
+    response = check(service, "Host: limen", "X-Request-Id: first", "X-Request-Id: second")
+    assert (response.status, response.headers["x-request-id"]) == (200, "first")
+
+
+def test_wrong_token_is_rejected_where_no_token_is_needed(service: Product) -> None:
+    assert check(service, "Host: limen", "Authorization: Bearer wrong").status == 401
+
+
 # Host
 
 
@@ -115,6 +127,18 @@ def test_host_is_checked_on_every_path(service: Product) -> None:
             assert raw.response().status == 400
 
 
+@pytest.mark.parametrize("lines", ["", "Host: limen\r\nHost: limen\r\n"])
+def test_missing_or_repeated_host_is_rejected_by_the_control_plane(
+    service: Product, lines: str
+) -> None:
+    for path in ("/", "/healthz", "/docs", "/admin/v1/rules", "/session", "/nothing"):
+        with Raw(service.admin_port) as raw:
+            raw.send(f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode())
+            # uvicorn ends this response by closing the connection.
+            response = b"".join(iter(lambda: raw.socket.recv(65_536), b""))
+            assert response.startswith(b"HTTP/1.1 400 ")
+
+
 # Authorization
 
 
@@ -137,7 +161,7 @@ def test_host_is_checked_on_every_path(service: Product) -> None:
 def test_repeated_authorization_is_rejected(
     guarded: Product, method: str, path: str, lines: tuple[str, str]
 ) -> None:
-    with Raw(guarded.port) as raw:
+    with Raw(guarded.port_of(path)) as raw:
         for _ in range(4):
             raw.send(request(path, *lines, method=method, body=BODY))
             response = raw.response()

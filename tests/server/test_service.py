@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from limen.server import protocol
+from limen.server.http import connections
 from tests.server.asking import Asker, asking
 from tests.server.product import product
 from tests.server.raw import until
@@ -114,7 +114,7 @@ def test_a_mistake_of_our_own_is_500_and_logged_under_the_id_it_is_told(
     def fail(*arguments: Any) -> None:
         raise ZeroDivisionError("of our own")
 
-    monkeypatch.setattr(service.service.decisions, "_told", fail)
+    monkeypatch.setattr(service.service.handlers, "_response", fail)
     answer = service.post("/v1/check", {"attributes": {}}, headers=[(b"x-request-id", b"mine-1")])
     assert answer.status == 500
     assert answer.json["instance"] == "urn:limen:mine-1"
@@ -169,7 +169,7 @@ def test_rules_in_a_file_that_nobody_could_go_by_stop_the_start(
 def serve_with_rules(folder: Path, rules: str) -> subprocess.CompletedProcess[str]:
     """Run `limen serve` in a folder, with rules with which it does not start."""
     command = [sys.executable, "-m", "limen", "serve", "--bind", f"{HOST}:{free_port()}"]
-    command += ["--grpc-bind", "", "--rules", rules]
+    command += ["--grpc-bind", "", "--admin-bind", "", "--rules", rules]
     return subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=30, check=False
     )
@@ -216,5 +216,5 @@ def test_share_without_the_store_goes_by_the_known_number_of_processes_and_the_m
 def test_there_are_never_more_connections_than_files_may_be_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(protocol, "_MOST_CONNECTIONS", 7)
-    assert protocol._most_connections() == 7
+    monkeypatch.setattr(connections, "_MAX_CONNECTIONS", 7)
+    assert connections._max_connections() == 7

@@ -15,7 +15,10 @@ from pathlib import Path
 import pytest
 
 from limen.errors import ConfigurationError
-from limen.server.supervise import READY_FD, WORKER_FD, parent, supervise
+from limen.server.listen import bind
+from limen.server.run import run
+from limen.server.settings import load
+from limen.server.supervise import READY_FD, WORKER_FD, Parent, parent, supervise
 from tests.server.processes import Process, is_worker, process
 from tests.server.raw import Raw, request, until
 
@@ -185,7 +188,7 @@ def test_one_worker_is_told_to_turn_the_kill_switch() -> None:
     ("start", "said"),
     [
         ("factory", "limen: no such store"),
-        ("lifespan", "limen: the store at redis://ann:***@host is away"),
+        ("start", "limen: the store at redis://ann:***@host is away"),
         ("hang", "was not ready in 1 s"),
     ],
 )
@@ -232,7 +235,7 @@ def test_workers_that_keep_dying_are_started_ever_more_seldom(tmp_path: Path) ->
 
 def test_a_command_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as listener:
-        assert supervise(["/no/such/command"], [listener], 2) == 1
+        assert supervise(["/no/such/command"], {"data": listener}, 2) == 1
     assert capsys.readouterr().err == (
         "limen: cannot start /no/such/command: No such file or directory\n"
     )
@@ -245,3 +248,26 @@ def test_a_process_without_a_parent_has_none(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ConfigurationError, match="are no open sockets"):
         parent()
     assert WORKER_FD not in os.environ
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"grpc.bind": "", "admin.bind": "127.0.0.1:{grpc}"},
+        {"grpc.bind": "127.0.0.1:1", "admin.bind": ""},
+        {"bind": "127.0.0.1:{grpc}", "grpc.bind": "127.0.0.1:{data}", "admin.bind": ""},
+    ],
+    ids=["another name", "another port", "swapped"],
+)
+def test_worker_refuses_listeners_that_are_not_those_of_its_settings(
+    tmp_path: Path, flags: dict[str, str]
+) -> None:
+    """After a reload with other addresses, administration must not appear on a public socket."""
+    with bind("127.0.0.1", 0) as data, bind("127.0.0.1", 0) as grpc, socket.socket() as line:
+        ports = {"data": data.getsockname()[1], "grpc": grpc.getsockname()[1]}
+        given = {name: text.format(**ports) for name, text in flags.items()}
+        usual = {"bind": f"127.0.0.1:{ports['data']}", "grpc.bind": f"127.0.0.1:{ports['grpc']}"}
+        settings = load({"data_dir": str(tmp_path), **usual, **given}, {})
+        above = Parent({"data": data, "grpc": grpc}, line)
+        with pytest.raises(ConfigurationError, match="have changed since limen started"):
+            run(settings, [], above, lambda _: None)

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from limen import AsyncLimiter, Check, Decision, Limit, Limiter
-from limen.model import decision_of
+from limen import AsyncLimiter, Decision, Limit, Limiter
 
 PROCESSES = 4
 WIDE = Limit(1_000_000, 86_400, algorithm="fixed_window")
@@ -100,21 +99,12 @@ class Threads:
 
 
 class Tasks:
-    """The same with tasks of the running loop; `by_word` without waiting in the limiter."""
+    """The same with tasks of the running loop."""
 
     def __init__(
-        self,
-        limiter: AsyncLimiter,
-        count: int,
-        *,
-        calls: int | None = None,
-        key: str = "k",
-        by_word: bool = False,
+        self, limiter: AsyncLimiter, count: int, *, calls: int | None = None, key: str = "k"
     ) -> None:
         self.told = Told()
-        self.left_word = 0
-        """How many were told without a task that waited for the store."""
-        self._decide = self._leave_word if by_word else self._wait
         self._limiter, self._calls, self._key = limiter, calls, key
         self._stopped = False
         self._count = count
@@ -138,21 +128,7 @@ class Tasks:
         while not self._stopped and asked != self._calls:
             asked += 1
             start = time.perf_counter()
-            decision = await self._decide()
+            decision = await self._limiter.check(self._key, WIDE)
             self.told.add(decision, time.perf_counter() - start)
             if decision.degraded:
                 await asyncio.sleep(0.001)
-
-    async def _wait(self) -> Decision:
-        return await self._limiter.check(self._key, WIDE)
-
-    async def _leave_word(self) -> Decision:
-        check = Check(WIDE, self._key)
-        prepared = self._limiter.prepare((check,))
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        if self._limiter.admit_soon(prepared, answer.set_result):
-            self.left_word += 1
-            said = self._limiter.admitted((check,), await answer)
-        else:
-            said = await self._limiter.admit(prepared)
-        return said if isinstance(said, Decision) else decision_of(check, said[0], "store", 0)

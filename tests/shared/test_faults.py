@@ -12,9 +12,8 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from limen import AsyncLimiter, Check, Decision, Limit, Limiter, behind
-from limen.backends.redis import sync_lane
-from limen.backends.redis.sync import RedisBackend
+from limen import AsyncLimiter, Check, Decision, Limit, Limiter
+from limen._internal import background
 from tests import servers
 from tests.faults.proxy import proxy
 from tests.shared.load import WIDE, Tasks, Threads, Told
@@ -69,12 +68,11 @@ class TestKilledUnderLoad:
             assert threads.told.slowest_s < DEADLINE_S + SLACK_S
             assert wait_for_the_store(limiter) < 1
 
-    @pytest.mark.parametrize("by_word", [False, True])
-    def test_tasks_get_decisions_in_time(self, mortal: servers.Server, by_word: bool) -> None:
+    def test_tasks_get_decisions_in_time(self, mortal: servers.Server) -> None:
         async def ask() -> Told:
             async with AsyncLimiter(url_of(mortal.port), deadline=DEADLINE_S) as limiter:
                 await wait_for_the_store_async(limiter)
-                async with Tasks(limiter, 32, by_word=by_word) as tasks:
+                async with Tasks(limiter, 32) as tasks:
                     await asyncio.sleep(0.3)
                     await asyncio.to_thread(mortal.kill)
                     await asyncio.sleep(0.5)
@@ -108,12 +106,11 @@ class TestFrozenUnderLoad:
             assert len(set(numbers)) == len(numbers), "an old reply was taken for a new one"
             wait_for_the_store(limiter)
 
-    @pytest.mark.parametrize("by_word", [False, True])
-    def test_tasks_get_decisions_in_time(self, mortal: servers.Server, by_word: bool) -> None:
+    def test_tasks_get_decisions_in_time(self, mortal: servers.Server) -> None:
         async def ask() -> Told:
             async with AsyncLimiter(url_of(mortal.port), deadline=DEADLINE_S) as limiter:
                 await wait_for_the_store_async(limiter)
-                async with Tasks(limiter, 32, by_word=by_word) as tasks:
+                async with Tasks(limiter, 32) as tasks:
                     await asyncio.sleep(0.2)
                     mortal.pause()
                     await asyncio.sleep(0.5)
@@ -248,51 +245,8 @@ class TestBrokenConnections:
 
         with Limiter(url, deadline=PATIENT_S) as limiter:
             with monkeypatch.context() as patched:
-                patched.setattr(behind, "start", cannot)
+                patched.setattr(background, "start", cannot)
                 assert limiter.check("k", WIDE).source == "local"
-            assert limiter.check("k", WIDE).source == "store"
-
-    def test_a_thread_that_dies_at_birth_is_missed(
-        self, url: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with Limiter(url, deadline=DEADLINE_S) as limiter:
-            with monkeypatch.context() as patched:
-                patched.setattr(behind, "start", lambda *_: None)
-                start = time.perf_counter()
-                assert limiter.check("k", WIDE).source == "local"
-                assert time.perf_counter() - start < FIRST_S + SLACK_S
-            wait_for_the_store(limiter, 4.0)
-
-    def test_who_lost_the_lead_takes_nobody_along(
-        self, url: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        # The first connection takes longer than anybody believes that somebody still leads.
-        monkeypatch.setattr(sync_lane, "_GRACE_S", 0.05)
-        monkeypatch.setattr(sync_lane, "CONNECT_S", 0.05)
-        true_open, slow = RedisBackend._open, [0.6]
-
-        def open_slowly(backend: RedisBackend, address: tuple[str, int]) -> sync_lane.Wire:
-            time.sleep(slow.pop() if slow else 0)
-            return true_open(backend, address)
-
-        monkeypatch.setattr(RedisBackend, "_open", open_slowly)
-        wrong: list[Decision] = []
-
-        def ask(number: int) -> None:
-            limit = Limit(number + 1, 3_600)
-            end = time.monotonic() + 1.2
-            while time.monotonic() < end:
-                decision = limiter.peek(f"own{number}", limit)
-                if decision.remaining != limit.quota:
-                    wrong.append(decision)
-
-        with Limiter(url, deadline=0.1) as limiter:
-            threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(30)
-            assert not wrong
             assert limiter.check("k", WIDE).source == "store"
 
     def test_a_slow_way_in_is_gone_to_the_end(self, url: str, valkey: servers.Server) -> None:

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
+from limen.adapters.aio import AsyncDoor
 from limen.adapters.limit import RateLimit
 from limen.adapters.manner import Options
 from limen.adapters.request import UNMATCHED, Request, Response
-from limen.adapters.tasks import AsyncDoor
 from limen.adapters.visit import Visit
 from limen.http import OPTIONAL_WHITESPACE, ClientAddresses, Refusal, Routes
 from limen.model import Concurrency, Limit
 
 if TYPE_CHECKING:
-    from limen.adapters.sources import AsyncSource
+    from limen.adapters.deciders import AsyncSource
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -19,10 +19,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
 from limen.adapters import limit
+from limen.adapters.aio import AsyncDoor
 from limen.adapters.asgi import DOOR, VISIT, AsgiRequest, RateLimitMiddleware, Scope
 from limen.adapters.manner import Options
 from limen.adapters.missing import missing
-from limen.adapters.tasks import AsyncDoor
 from limen.adapters.visit import Passage, Visit
 from limen.errors import ConfigurationError
 from limen.http import Refusal
@@ -39,7 +39,7 @@ except ImportError as _error:
     raise missing("fastapi", _error) from None
 
 if TYPE_CHECKING:
-    from limen.adapters.sources import AsyncSource
+    from limen.adapters.deciders import AsyncSource
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
     429: {

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from types import TracebackType
-from typing import Literal, Self
-
 from limen.adapters.missing import missing
 
 try:
     import httpx
+
+    from limen.adapters import outgoing
 except ImportError as _error:
     raise missing("httpx", _error) from None
-
-from limen.adapters import outgoing
-from limen.client import AsyncClient, Client
-from limen.errors import ConfigurationError
-from limen.limiter import AsyncLimiter, Limiter
-from limen.limiter.decorate import name_of
-from limen.model import Limit
 
 __all__ = ["AsyncRateLimitTransport", "RateLimitTransport", "RateLimited"]
 
@@ -30,7 +21,10 @@ class RateLimited(outgoing.RateLimited, httpx.TransportError):
     """
 
 
-class RateLimitTransport(httpx.BaseTransport):
+class RateLimitTransport(
+    outgoing.Transport[httpx.Request, httpx.Response, httpx.BaseTransport],
+    httpx.BaseTransport,
+):
     """Sends requests when limits and servers allow it, for `httpx.Client`.
 
     ```python
@@ -50,51 +44,14 @@ class RateLimitTransport(httpx.BaseTransport):
     limiter is not: it may have others to serve.
     """
 
-    def __init__(
-        self,
-        limiter: Limiter | Client,
-        *limits: Limit | str,
-        key: Literal["host"] | Callable[[httpx.Request], str] = "host",
-        cost: int | Callable[[httpx.Request], int] = 1,
-        exempt_when: Callable[[httpx.Request], bool] | None = None,
-        wait: float | None = 30.0,
-        wrapped: httpx.BaseTransport | None = None,
-        learn: bool = True,
-        max_pause: float = 300.0,
-    ) -> None:
-        settings = outgoing.Settings(limits, key, cost, exempt_when, wait, learn, max_pause)
-        self._gate = outgoing.Gate(limiter, settings, RateLimited)
-        if wrapped is not None and not isinstance(wrapped, httpx.BaseTransport):
-            raise ConfigurationError(
-                f"wrapped must be an httpx.BaseTransport, got a {name_of(type(wrapped))}"
-            )
-        self._wrapped = wrapped if wrapped is not None else httpx.HTTPTransport()
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request when its time has come, or raise `RateLimited`."""
-        key = self._gate.admit(request)
-        response = self._wrapped.handle_request(request)
-        self._gate.learn(key, response.status_code, response.headers)
-        return response
-
-    def close(self) -> None:
-        """Close the wrapped transport."""
-        self._wrapped.close()
-
-    def __enter__(self) -> Self:
-        self._wrapped.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        self._wrapped.__exit__(exc_type, exc_value, traceback)
+    _library = httpx
+    _error = RateLimited
 
 
-class AsyncRateLimitTransport(httpx.AsyncBaseTransport):
+class AsyncRateLimitTransport(
+    outgoing.AsyncTransport[httpx.Request, httpx.Response, httpx.AsyncBaseTransport],
+    httpx.AsyncBaseTransport,
+):
     """Sends requests when limits and servers allow it, for `httpx.AsyncClient` on asyncio.
 
     ```python
@@ -105,45 +62,5 @@ class AsyncRateLimitTransport(httpx.AsyncBaseTransport):
     The settings are those of `RateLimitTransport`, and mean the same. The functions may be async.
     """
 
-    def __init__(
-        self,
-        limiter: AsyncLimiter | AsyncClient,
-        *limits: Limit | str,
-        key: Literal["host"] | Callable[[httpx.Request], str | Awaitable[str]] = "host",
-        cost: int | Callable[[httpx.Request], int | Awaitable[int]] = 1,
-        exempt_when: Callable[[httpx.Request], bool | Awaitable[bool]] | None = None,
-        wait: float | None = 30.0,
-        wrapped: httpx.AsyncBaseTransport | None = None,
-        learn: bool = True,
-        max_pause: float = 300.0,
-    ) -> None:
-        settings = outgoing.Settings(limits, key, cost, exempt_when, wait, learn, max_pause)
-        self._gate = outgoing.AsyncGate(limiter, settings, RateLimited)
-        if wrapped is not None and not isinstance(wrapped, httpx.AsyncBaseTransport):
-            raise ConfigurationError(
-                f"wrapped must be an httpx.AsyncBaseTransport, got a {name_of(type(wrapped))}"
-            )
-        self._wrapped = wrapped if wrapped is not None else httpx.AsyncHTTPTransport()
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request when its time has come, or raise `RateLimited`."""
-        key = await self._gate.admit(request)
-        response = await self._wrapped.handle_async_request(request)
-        self._gate.learn(key, response.status_code, response.headers)
-        return response
-
-    async def aclose(self) -> None:
-        """Close the wrapped transport."""
-        await self._wrapped.aclose()
-
-    async def __aenter__(self) -> Self:
-        await self._wrapped.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        await self._wrapped.__aexit__(exc_type, exc_value, traceback)
+    _library = httpx
+    _error = RateLimited

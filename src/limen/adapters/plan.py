@@ -106,8 +106,10 @@ def apart(limits: Sequence[RateLimit]) -> None:
                 raise _shared(other, limit)
 
 
-def joined(items: list[Item]) -> tuple[tuple[Check, ...], tuple[tuple[int, ...], ...]]:
-    """Return the checks of all items, and for each item where its own stand."""
+def joined(items: list[Item]) -> tuple[tuple[Check, ...], tuple[tuple[int, ...], ...] | None]:
+    """Return the checks of all items, and for each item where its own stand; None for one item."""
+    if len(items) == 1:
+        return items[0].checks, None
     checks: list[Check] = []
     places: list[tuple[int, ...]] = []
     for item in items:

@@ -8,38 +8,31 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from msgspec import structs
 
 from limen import wire
-from limen.adapters.limit import Item, RateLimit
+from limen.adapters.limit import Item
 from limen.adapters.manner import Manner
 from limen.adapters.request import Request
 from limen.client.answer import answer_of_told
 from limen.errors import InvalidInput, LimenError
 from limen.http import (
-    COUNTED,
-    MAX_POLICIES,
     Answer,
-    HeaderStyle,
-    Policy,
     Refusal,
     answer_of,
     answer_of_verdict,
     exposed_headers,
     headers,
-    policies,
 )
 from limen.http import refusal as refusal_of
-from limen.http.answer import title_of, whole
 from limen.model import UNCHARGED, Check, Decision, Receipt
 
 _logger = logging.getLogger("limen")
 Actual = int | Mapping[str, int]
-_QUICK: tuple[HeaderStyle, ...] = ("draft-11",)
 
 
 class Passage:
@@ -247,10 +240,8 @@ class Visit:
     def headers(self, already: str | None = None) -> list[tuple[str, str]]:
         """Return the headers for a response. `already` is what it exposes to other origins."""
         manner = self.manner
-        found = _quick_headers(self) if manner.styles == _QUICK else None
-        if found is None:
-            told = bool(self.passages or self._lacks)
-            found = headers(self.answer(), manner.styles, self._now()) if told else []
+        told = bool(self.passages or self._lacks)
+        found = headers(self.answer(), manner.styles, self._now()) if told else []
         if manner.expose and found:
             exposed = exposed_headers(manner.styles, already or "")
             found.append(("Access-Control-Expose-Headers", exposed))
@@ -288,63 +279,6 @@ def _told(passages: list[Passage]) -> list[Passage]:
         return passages
     last = {id(item): passage for passage in passages for item in passage.items}
     return [each for each in passages if any(last[id(item)] is each for item in each.items)]
-
-
-def _quick_headers(visit: Visit) -> list[tuple[str, str]] | None:
-    """Return the usual headers of the usual visit, of which all but the numbers is known before.
-
-    None when it is another: what the rules say, a refusal, somebody standing in for the store.
-    """
-    passages = _told(visit.passages)
-    if len(passages) == 1 and passages[0].places is None:
-        return _quickest_headers(passages[0])
-    limits: list[RateLimit] = []
-    parts: list[Decision] = []
-    for passage in passages:
-        said = passage.said
-        if not isinstance(said, Decision) or not said.allowed or any(passage._given_back):
-            return None
-        limits += [item.limit for item in passage.items]
-        parts += said.parts
-    if not limits:
-        return None
-    terms, known = _policies(tuple(limits))
-    if len(parts) != len(known) or len(known) > MAX_POLICIES:
-        return None
-    return _several(terms, known, parts)
-
-
-def _quickest_headers(passage: Passage) -> list[tuple[str, str]] | None:
-    """Return the same for one `RateLimit`, which is all that most requests meet."""
-    said = passage.said
-    if not isinstance(said, Decision) or not said.allowed or any(passage._given_back):
-        return None
-    terms, known = _policies((passage.items[0].limit,))
-    if len(known) == 1:
-        if said.source not in COUNTED:
-            return None
-        standing = known[0].standing(True, said.remaining, 0.0, said.reset_after)
-        return [("RateLimit-Policy", terms), ("RateLimit", standing)]
-    return None if len(known) > MAX_POLICIES else _several(terms, known, said.parts)
-
-
-def _several(
-    terms: str, known: list[Policy], parts: Sequence[Decision]
-) -> list[tuple[str, str]] | None:
-    standings: list[str] = []
-    for part, policy in zip(parts, known, strict=True):
-        if part.source not in COUNTED:
-            return None
-        standings.append(policy.standing(True, part.remaining, 0.0, part.reset_after))
-    return [("RateLimit-Policy", terms), ("RateLimit", ", ".join(standings))]
-
-
-@lru_cache(maxsize=4_096)
-def _policies(limits: tuple[RateLimit, ...]) -> tuple[str, list[Policy]]:
-    """Return what headers say of some limits to everybody."""
-    each = [limit for of in limits for limit in of.limits]
-    found = policies([title_of(limit) for limit in each], each)
-    return ", ".join([policy.terms for policy in found]), found
 
 
 def _is_corrected(items: tuple[Item, ...]) -> bool:
@@ -400,7 +334,7 @@ def _without(answer: Answer, returned: frozenset[int]) -> Answer:
     if not returned:
         return answer
     quotas = [
-        structs.replace(quota, remaining=min(quota.remaining + quota.cost, whole(quota.limit)))
+        structs.replace(quota, remaining=min(quota.remaining + quota.cost, quota.limit.capacity))
         if number in returned
         else quota
         for number, quota in enumerate(answer.quotas)

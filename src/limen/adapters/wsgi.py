@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from limen.adapters.limit import RateLimit
 from limen.adapters.manner import Options
 from limen.adapters.request import UNMATCHED, Request, Response
-from limen.adapters.threads import Door
+from limen.adapters.sync import Door
 from limen.adapters.visit import Visit
 from limen.http import OPTIONAL_WHITESPACE, ClientAddresses, Routes
 from limen.model import Concurrency, Limit
@@ -22,7 +22,7 @@ from limen.model import Concurrency, Limit
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-    from limen.adapters.sources import Source
+    from limen.adapters.deciders import Source
 
 VISIT = "limen.visit"
 """Where an environ has what was said so far."""

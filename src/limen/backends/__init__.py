@@ -1,12 +1,11 @@
-"""What a store can be asked, and the protocol every store speaks.
+"""The protocol of a store: `prepare` encodes checks, `run` decides them, `change` corrects a state.
 
-A backend owns atomicity: what one request reads and writes, no other request sees in between. It
-calculates nothing; that is what the algorithms are for.
+A backend owns atomicity: the reads and writes of one request are not interleaved with those of
+another. It contains no arithmetic; the algorithms do that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
@@ -21,6 +20,7 @@ __all__ = [
     "Correct",
     "Fault",
     "FaultKind",
+    "Prepared",
     "Release",
     "Renew",
     "Reset",
@@ -68,8 +68,8 @@ class Fault(Struct, frozen=True):
         return f"{self.message} ({self.advice})" if self.advice else self.message
 
 
-class Shard(Struct, frozen=True):
-    """How one server of the store is doing, as this process sees it."""
+class ShardState(Struct, frozen=True):
+    """The state of one server of the store, as this process sees it."""
 
     where: str
     """Its address, without a password."""
@@ -81,6 +81,11 @@ class Shard(Struct, frozen=True):
     """The kind of the last fault since all was well; empty without one."""
     faults: dict[str, int]
     """How many there were of each kind. `rights` and `tls` are faults of configuration."""
+
+
+class Shard(ShardState, frozen=True):
+    """The state of one server of the store, with its measurements."""
+
     trips: Spread = Spread()
     """How long it took to answer, in seconds, by the bounds `limen.backends.histogram.TRIP_S`."""
     batches: Spread = Spread()
@@ -129,24 +134,32 @@ class Reset(Struct, frozen=True):
 Change = Correct | Renew | Release | Reset
 
 
+class Prepared(Struct, frozen=True, gc=False):
+    """Checks in the encoded form of one store. It can be run any number of times."""
+
+    checks: tuple[Check, ...]
+    charge: bool
+    """False is a peek: the store reports the decision and changes nothing."""
+    holder: str
+    """The id of the holder that takes the slots, if a check is of a `Concurrency`."""
+    request: Any
+    """The encoded request of the store; None in memory, and where one call cannot decide."""
+
+
 class Backend(Protocol):
-    """Where the states are."""
+    """A store of states, for threads."""
 
     lost_refunds: int
     """How many reservations could not be given back, and stay charged for their period."""
 
-    def run_all(
-        self,
-        checks: tuple[Check, ...],
-        charge: bool,
-        holder: str = "",
-        within: float | None = None,
-    ) -> tuple[Reading, ...] | Fault:
-        """Decide some checks together, all or nothing; return a reading for each, or why not.
+    def prepare(self, checks: tuple[Check, ...], charge: bool = True, holder: str = "") -> Prepared:
+        """Encode checks for `run`. Does no I/O."""
+        ...
 
-        Without `charge` it is a peek: say what would happen, change nothing. `holder` takes the
-        slot, if one of the checks is of a `Concurrency`. `within` is for who has less time, in
-        seconds, than the store's own deadline.
+    def run(self, prepared: Prepared, within: float | None = None) -> tuple[Reading, ...] | Fault:
+        """Decide the checks together, all or nothing; return a reading for each, or a fault.
+
+        `within` is a deadline in seconds for this call; None is the deadline of the store.
         """
         ...
 
@@ -168,38 +181,19 @@ class Backend(Protocol):
 
 
 class AsyncBackend(Protocol):
-    """The same for asyncio."""
+    """A store of states, for asyncio."""
 
     lost_refunds: int
     """How many reservations could not be given back, and stay charged for their period."""
 
-    async def run_all(
-        self,
-        checks: tuple[Check, ...],
-        charge: bool,
-        holder: str = "",
-        within: float | None = None,
+    def prepare(self, checks: tuple[Check, ...], charge: bool = True, holder: str = "") -> Prepared:
+        """Encode checks for `run`. Does no I/O."""
+        ...
+
+    async def run(
+        self, prepared: Prepared, within: float | None = None
     ) -> tuple[Reading, ...] | Fault:
-        """Decide some checks together, all or nothing; return a reading for each, or why not."""
-        ...
-
-    def prepare(self, checks: tuple[Check, ...]) -> object:
-        """Return checks as they are asked, for who asks the same again."""
-        ...
-
-    async def run_prepared(
-        self, checks: tuple[Check, ...], prepared: Any, within: float | None = None
-    ) -> tuple[Reading, ...] | Fault:
-        """Decide what was prepared, and charge it, as `run_all` does."""
-        ...
-
-    def run_soon(
-        self, prepared: Any, tell: Callable[[tuple[Reading, ...] | Fault], object]
-    ) -> bool:
-        """Do the same; `tell` is called with what `run_prepared` returns.
-
-        At once, or later by the loop; it must not raise. False when only the other can do it.
-        """
+        """Decide the checks together, all or nothing; return a reading for each, or a fault."""
         ...
 
     async def change(self, change: Change) -> bool | Fault:

@@ -1,8 +1,8 @@
-"""The command `limen`: reads the arguments, and leaves the work to the modules it calls.
+"""The command `limen`: arguments, errors and exit codes.
 
-typer and rich belong to the extra `cli`. Who installed the library alone has the command all the
-same, so nothing here imports them before `main` can say what is missing. Rules need more packages
-still: their commands import them when they run.
+typer and rich belong to the extra `cli`, but the command is always installed. So they are imported
+after `main` can report a missing package. Rules need more packages: their commands import them when
+they run.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _EXTRAS = {
     ("rich", "typer"): ("the command line needs typer and rich", "cli"),
     ("pydantic", "yaml"): ("rules need pydantic and PyYAML", "cli,sql"),
+    ("pydantic_settings",): ("settings need {}", "cli,sql"),
     ("aiosqlite", "alembic", "asyncpg", "sqlalchemy"): ("rules in a database need {}", "cli,sql"),
     ("hiredis", "redis"): ("a store on Redis needs {}", "cli,redis"),
     ("fastapi", "httptools", "starlette", "uvicorn"): ("the service needs {}", "server"),
@@ -44,7 +45,7 @@ def main() -> None:
         if sys.stdout is not None:
             sys.stdout.flush()
     except KeyboardInterrupt:
-        # Also in the middle of an import, which takes longer than a finger.
+        # Also during an import, which takes a while.
         exit_code = _INTERRUPTED
     except ModuleNotFoundError as error:
         message = _missing(error)
@@ -52,7 +53,7 @@ def main() -> None:
             raise
         exit_code = _fail(message, 1)
     except BrokenPipeError:
-        # Whoever read has enough, as `head` does.
+        # The reader has closed the pipe, as `head` does.
         exit_code = _give_up_writing()
     except OSError as error:
         if error.errno not in _NO_ROOM:
@@ -65,19 +66,19 @@ def main() -> None:
 def _run() -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A name that a terminal cannot show is no reason to fail.
+            # Characters that a terminal cannot show are escaped.
             stream.reconfigure(errors="backslashreplace")
     app = build_app()
 
     import typer
 
-    # Of all the mistakes in typing a command, typer names only this one. Its parent is any of them.
+    # typer exports only this usage error; its parent covers all of them.
     usage_error: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
     try:
         return int(app(prog_name="limen", standalone_mode=False) or 0)
     except usage_error as error:
         where = error.ctx.command_path if error.ctx is not None else "limen"
-        return _fail(f"{_in_our_words(error)} (see {where} --help)", 2)
+        return _fail(f"{_usage_message(error)} (see {where} --help)", 2)
     except LimenError as error:
         missing = _missing(error.__cause__ or error.__context__)
         if missing is not None:
@@ -88,7 +89,7 @@ def _run() -> int:
 
 
 def _missing(error: BaseException | None) -> str | None:
-    """Return what to do about a package that is not installed; None for any other error."""
+    """Return the install command for a missing package; None for any other error."""
     package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     for packages, (message, extra) in _EXTRAS.items():
         if package in packages:
@@ -97,29 +98,30 @@ def _missing(error: BaseException | None) -> str | None:
     return None
 
 
-def _in_our_words(error: "BadParameter") -> str:
-    """Return what was wrong with an argument as limen says it elsewhere."""
-    # typer 0.29 has numbers read by pydantic, which knows what it got; before, it was in the text.
+def _usage_message(error: "BadParameter") -> str:
+    """Return the error of an argument in the wording of limen."""
+    # Since typer 0.29, pydantic reads numbers and keeps the input; before, it was in the text.
     details: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
     if details and details[0]["type"] in _EXPECTED:
         expected = _EXPECTED[details[0]["type"]].format(**details[0].get("ctx", {}))
-        told = f"expected {expected}, got {shown(details[0]['input'])}"
-        return error.format_message().replace(error.message, told)
-    return re.sub(
-        r"('.*') is not a valid (int|float)[a-z ]*\.",
-        lambda found: f"expected {_EXPECTED[f'{found[2]}_parsing']}, got {found[1]}",
-        error.format_message(),
-    )
+        message = f"expected {expected}, got {shown(details[0]['input'])}"
+    else:
+        message = re.sub(
+            r"('.*') is not a valid (int|float)[a-z ]*\.",
+            lambda match: f"expected {_EXPECTED[f'{match[2]}_parsing']}, got {match[1]}",
+            error.message,
+        )
+    return error.format_message().replace(error.message, message)
 
 
 def _fail(message: str, exit_code: int) -> int:
-    with contextlib.suppress(OSError):  # there may be no room for this either
+    with contextlib.suppress(OSError):  # the disk may be full
         print(f"limen: {masked(message)}", file=sys.stderr)
     return exit_code
 
 
 def _give_up_writing() -> int:
-    """Let what is still to be written go nowhere: else Python complains of it when it ends."""
+    """Discard pending output; otherwise Python prints an error when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 1
 
@@ -128,57 +130,47 @@ def build_app() -> "Typer":
     """Return the commands. Raises `ModuleNotFoundError` without the extra `cli`."""
     import typer
 
-    from limen.cli import doctor_options
-    from limen.cli.config import app as config_commands
-    from limen.cli.explain import show_explanation
-    from limen.cli.kill_switch import app as kill_switch
-    from limen.cli.rules import app as rules
+    from limen.cli import config, kill_switch, rules, tokens
+    from limen.cli.doctor import examine_store
+    from limen.cli.explain import explain_request
     from limen.cli.serve import serve
-    from limen.cli.serving import Config
-    from limen.cli.tokens import app as tokens
 
     app = typer.Typer(
         pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
     )
 
-    def show_version(asked: bool) -> None:
-        if asked:
-            print(f"limen {__version__}")
-            raise typer.Exit
-
     @app.callback(invoke_without_command=True)
     def limen(
         context: typer.Context,
-        version: Annotated[
-            bool,
-            typer.Option(
-                "--version", callback=show_version, is_eager=True, help="Print the version."
-            ),
-        ] = False,
+        version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     ) -> None:
         """Decide, for every request, whether it may pass.
 
-        limen is a rate limiter: a service that anybody can ask, and a library.
+        limen is a rate limiter: a service for gateways and programs, and a library.
 
-            limen serve                 decide over HTTP, at http://localhost:8080
-            limen config show           its settings, and where each comes from
-            limen token create --help   let somebody ask, or manage
+            limen serve                 decide over HTTP, at http://localhost:8080,
+                                        with a dashboard at http://localhost:8082
+            limen config show           its settings, and the source of each
+            limen token create --help   give access to decisions or administration
 
-        It keeps rules, which say who may do how much of what:
+        It applies rules, which set limits for requests:
 
-            limen rules --help          write, check, apply and undo them
-            limen explain user=42       which rules a request meets, and what is left
-            limen kill-switch on        refuse nobody, at once, whatever is broken
+            limen rules --help          write, check, apply and undo rules
+            limen explain user=42       the rules of a request, and its remaining quota
+            limen kill-switch on        allow all requests at once, in an emergency
 
         As a library, it is one line:
 
             Limiter().check("user:42", "100/minute").allowed
 
-        And it shows what there is:
+        Two commands need no service:
 
             limen demo                  every algorithm under the same traffic
-            limen doctor URL            whether a store on Redis is fit for limits
+            limen doctor URL            test whether a store on Redis is fit for limits
         """
+        if version:
+            print(f"limen {__version__}")
+            raise typer.Exit
         if context.invoked_subcommand is None:
             print(context.get_help())
 
@@ -200,74 +192,15 @@ def build_app() -> "Typer":
             limen demo --speed 2        in half the time
             limen demo | less           plain text, as with --no-animation
         """
-        from limen import demo
+        from limen.cli.demo import run
 
-        demo.run(animated=not no_animation, speed=speed)
+        run(animated=not no_animation, speed=speed)
 
-    @app.command("doctor")
-    def show_findings(
-        context: typer.Context,
-        url: Annotated[
-            str | None,
-            typer.Argument(metavar="URL", show_default=False, help="The address of the store."),
-        ] = None,
-        role: Annotated[
-            str | None,
-            typer.Option(
-                "--for",
-                metavar="library|service",
-                show_default="library; without URL, service",
-                help="The user of the store: a program, or limen serve.",
-            ),
-        ] = None,
-        namespace: Annotated[
-            str | None,
-            typer.Option(
-                metavar="NAME",
-                show_default="limen; for a service, as for limen serve",
-                help="What the keys of the limiter begin with.",
-            ),
-        ] = None,
-        config: Config = None,
-        as_json: Annotated[
-            bool, typer.Option("--json", help="Print the findings as JSON.")
-        ] = False,
-    ) -> None:
-        """Look at a store as a limiter would use it, and say what to do.
-
-        Connects, tries the rights, decides on a throw-away key, measures, and
-        reads the settings that matter to limits. Leaves no key and no setting.
-
-            limen doctor redis://localhost:6379
-            limen doctor rediss://user:password@host:6380/1
-            limen doctor redis+sentinel://host:26379,host:26380/service
-            limen doctor redis+cluster://host:7000,host:7001 --json
-            limen doctor redis://localhost:6379 --for service
-            limen doctor                the store in the settings of limen serve
-
-        Rights are those of the library, or with --for service those of
-        limen serve, which also shares rules and insight by way of the store.
-
-        The exit code is 0 when nothing failed, 1 when something did, and 2
-        for a URL that cannot be read.
-        """
-        store = doctor_options.chosen(context, url, role, namespace)
-        if store is None:
-            print(context.get_help())
-            return
-        from limen import doctor
-
-        where, findings = doctor.examine(*store)
-        if as_json:
-            print(doctor.as_json(findings))
-        else:
-            doctor.show(where, findings)
-        raise typer.Exit(1 if doctor.has_failed(findings) else 0)
-
-    app.add_typer(rules, name="rules")
-    app.add_typer(kill_switch, name="kill-switch")
-    app.add_typer(tokens, name="token")
-    app.add_typer(config_commands, name="config")
-    app.command("explain")(show_explanation)
+    app.command("doctor")(examine_store)
+    app.add_typer(rules.app, name="rules")
+    app.add_typer(kill_switch.app, name="kill-switch")
+    app.add_typer(tokens.app, name="token")
+    app.add_typer(config.app, name="config")
+    app.command("explain")(explain_request)
     app.command("serve")(serve)
     return app

@@ -1,64 +1,39 @@
-"""`limen config`: what a user types. The work is in `limen.server.settings`."""
+"""Show the settings of `limen serve`, and write a file of them.
+
+Settings are read from a file, the environment and flags. The environment
+overrides the file, and flags override both:
+
+    limen config example > limen.toml
+    LIMEN_STORE__URL=redis://localhost:6379 limen config show
+    limen config show --workers 4 --store redis://localhost:6379
+"""
 
 import typer
 
-from limen.cli import serving
-from limen.cli.options import AsJson
+from limen.cli import options, output
 
-app: typer.Typer = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
-
-
-@app.callback(invoke_without_command=True)
-def config(context: typer.Context) -> None:
-    """Show the settings of `limen serve`, and write a file of them.
-
-    A setting is said by a file, stronger by the environment, and strongest
-    by a flag:
-
-        limen config example > limen.toml
-        LIMEN_STORE__URL=redis://localhost:6379 limen config show
-        limen config show --workers 4 --store redis://localhost:6379
-    """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+app: typer.Typer = options.command_group(__doc__)
 
 
 @app.command("show")
-def show(  # noqa: PLR0913  # a parameter for each option; they are taken from the context
-    context: typer.Context,
-    config: serving.Config = None,
-    bind: serving.Bind = None,
-    grpc_bind: serving.GrpcBind = None,
-    store: serving.Store = None,
-    rules: serving.Rules = None,
-    workers: serving.Workers = None,
-    data_dir: serving.DataDir = None,
-    namespace: serving.Namespace = None,
-    tls_certificate: serving.TlsCertificate = None,
-    tls_key: serving.TlsKey = None,
-    checks: serving.Checks = None,
-    log_level: serving.LogLevel = None,
-    log_format: serving.LogFormat = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print the settings that would hold, and where each comes from.
+@options.with_settings(*options.SETTINGS)
+def show(context: typer.Context, as_json: options.AsJson = False) -> None:
+    """Print the effective settings and the source of each.
 
-    Takes the flags of `limen serve`. Opens nothing, and shows no secret.
+    Takes the flags of `limen serve`. Opens no connection and shows no secret.
     """
-    from limen.cli import draw
     from limen.server import settings
 
-    loaded = settings.read(serving.flags_of(context.params))
+    loaded = settings.read(options.flags_of(context.params))
     if as_json:
-        draw.json(settings.as_data(loaded))
+        output.print_json(settings.as_data(loaded))
     else:
-        draw.document(settings.as_toml(loaded))
+        output.print_document(settings.as_toml(loaded))
 
 
 @app.command("example")
 def show_example() -> None:
-    """Print a limen.toml with every setting, its default, and what it means."""
-    from limen.cli import draw
+    """Print a limen.toml with every setting, its default and its description."""
     from limen.server import settings
 
-    draw.document(settings.example())
+    output.print_document(settings.example())

@@ -1,55 +1,40 @@
-"""`limen rules`: what a user types and what the help says. The work is in the modules beside it.
+"""Write, check, apply and undo rules.
 
-Those need packages that not every installation has, so each command imports them when it runs.
+Rules are YAML. This is a whole file:
+
+    rules:
+      - name: search-per-user
+        match: {path: /search/*}
+        key: user
+        limits: 100/minute
+
+Every version is kept in a database:
+
+    limen rules validate rules.yaml    all errors, by line
+    limen rules apply rules.yaml       print the changes, and activate them
+    limen rules history                versions, authors and comments
+    limen rules rollback 3             version 3 again, as a new version
+    limen explain user=42 path=/search/a
+
+It is SQLite in ./.limen, unless --rules or LIMEN_RULES say otherwise.
 """
+
+# The commands import their work when they run: it needs packages that are not always installed, and
+# takes a while to import.
 
 from typing import Annotated
 
 import typer
 
-from limen.cli import serving
-from limen.cli.options import (
-    AsJson,
-    Author,
-    Comment,
-    Database,
-    Force,
-    Namespace,
-    Rows,
-    Rules,
-    Store,
-    Version,
-    Yes,
-)
-from limen.cli.serving import Config
+from limen.cli import options, output
+from limen.cli.options import rules_location_of, settings_of
 
-app: typer.Typer = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
+VersionOrFile = Annotated[
+    str | None,
+    typer.Argument(metavar="VERSION|FILE", show_default=False, help="A version, or a file."),
+]
 
-
-@app.callback(invoke_without_command=True)
-def rules(context: typer.Context) -> None:
-    """Write, check, apply and undo rules.
-
-    Rules are YAML. This is a whole file:
-
-        rules:
-          - name: search-per-user
-            match: {path: /search/*}
-            key: user
-            limits: 100/minute
-
-    They live in a database, every version of them:
-
-        limen rules validate rules.yaml    all that is wrong with it, by line
-        limen rules apply rules.yaml       show what changes, and let it hold
-        limen rules history                who changed what
-        limen rules rollback 3             version 3 again, as a new version
-        limen explain user=42 path=/search/a
-
-    It is SQLite in ./.limen, unless --rules or LIMEN_RULES say otherwise.
-    """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+app: typer.Typer = options.command_group(__doc__)
 
 
 @app.command("validate")
@@ -57,30 +42,30 @@ def validate_files(
     files: Annotated[
         list[str], typer.Argument(metavar="FILE", help="YAML or JSON; - is standard input.")
     ],
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Say everything that is wrong with files of rules.
+    """Print all errors in files of rules.
 
     One error a line, as FILE:LINE: PATH: MESSAGE. The exit code is 0 when
-    all files are valid and 1 when one is not. What is valid and hardly
-    meant is a warning on stderr.
+    all files are valid and 1 when one is not. Probable mistakes in valid
+    rules are warnings on stderr.
 
         limen rules validate rules.yaml
         limen rules validate rules/*.yaml
         limen rules export | limen rules validate -
     """
-    from limen.cli import reading
+    from limen.cli import inspect
 
-    raise typer.Exit(reading.validate(files, as_json))
+    raise typer.Exit(inspect.validate(files, as_json))
 
 
 @app.command("apply")
-def apply_file(  # noqa: PLR0913  # each is something a user may type
+@options.with_settings("rules", "store", "namespace")
+def apply_file(
     context: typer.Context,
     file: Annotated[str, typer.Argument(metavar="FILE", help="YAML or JSON; - is stdin.")],
-    rules: Database = None,
-    comment: Comment = "",
-    author: Author = None,
+    comment: options.Comment = "",
+    author: options.Author = None,
     base: Annotated[
         int | None,
         typer.Option(
@@ -92,203 +77,173 @@ def apply_file(  # noqa: PLR0913  # each is something a user may type
     ] = None,
     draft: Annotated[bool, typer.Option("--draft", help="Save it, and activate nothing.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change.")] = False,
-    yes: Yes = False,
-    store: Store = None,
-    namespace: Namespace = None,
-    config: Config = None,
+    yes: options.Yes = False,
 ) -> None:
-    """Make the rules in a file those that hold.
+    """Save the rules in a file as a new version, and activate it.
 
-    Validates, shows what changes, asks if there is a terminal, then saves
-    a new version and activates it in one step. If somebody else saved one
-    meanwhile, nothing is written: since the version that the first line of
-    an exported file names, or else since the difference was shown. With
-    --store, running processes hear of it at once, and else find it within
-    seconds.
+    Validates, prints the changes, asks if there is a terminal, then saves
+    and activates in one step. Nothing is written if somebody else saved a
+    version meanwhile: after the version in the first line of an exported
+    file, or after the changes were printed. With --store, running processes
+    are notified at once; otherwise they find it within seconds.
 
         limen rules apply rules.yaml --comment "search is slower now"
         limen rules apply rules.yaml --dry-run
         limen rules apply rules.yaml --draft
         limen rules apply rules.yaml --base 7 --yes
     """
-    from limen.cli import changing
+    from limen.cli import apply
 
-    settings = serving.settings_of(context)
-    act = changing.Act(author, comment, settings.shared_store, settings.namespace)
-    mode = changing.Mode(draft=draft, dry_run=dry_run, ask=not yes)
-    raise typer.Exit(changing.apply(file, settings.rules_place.reveal(), act, base=base, mode=mode))
+    settings = settings_of(context)
+    change = apply.ChangeAuthor(author, comment)
+    mode = apply.ApplyMode(draft=draft, dry_run=dry_run, ask=not yes)
+    raise typer.Exit(apply.apply(file, settings, change, base=base, mode=mode))
 
 
 @app.command("diff")
+@options.with_settings("rules")
 def show_difference(
     context: typer.Context,
-    a: Annotated[
-        str | None, typer.Argument(metavar="A", show_default=False, help="A version or a file.")
-    ] = None,
-    b: Annotated[
-        str | None, typer.Argument(metavar="B", show_default=False, help="A version or a file.")
-    ] = None,
-    rules: Rules = None,
-    as_json: AsJson = False,
-    config: Config = None,
+    a: VersionOrFile = None,
+    b: VersionOrFile = None,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Show what changes from A to B.
+    """Print the changes from one version or file to another.
 
-    With A alone, what would change if A were active. With neither, what
-    would if the newest draft were. The exit code is 0 either way.
+    With one argument: the changes from the active version to it. Without:
+    those to the newest draft. The exit code is 0 either way.
 
         limen rules diff 3 5
         limen rules diff rules.yaml
         limen rules diff old.yaml new.yaml
         limen rules diff
     """
-    from limen.cli import reading
+    from limen.cli import inspect
 
-    rules_place = serving.settings_of(context).rules_place.reveal()
-    reading.diff(a, b, rules_place, as_json)
+    inspect.diff(a, b, rules_location_of(context), as_json)
 
 
 @app.command("show")
+@options.with_settings("rules")
 def show_rules(
     context: typer.Context,
     rule: Annotated[
         str | None, typer.Argument(metavar="RULE", show_default=False, help="One rule, in full.")
     ] = None,
-    rules: Rules = None,
-    version: Version = None,
-    as_json: AsJson = False,
-    config: Config = None,
+    version: options.Version = None,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Show the rules that hold, or one of them in full.
+    """Print the active rules, or one of them in full.
 
     limen rules show
     limen rules show search-per-user
     limen rules show --version 3
     limen rules show --rules rules.yaml
     """
-    from limen.cli import reading
+    from limen.cli import inspect
 
-    rules_place = serving.settings_of(context).rules_place.reveal()
-    reading.show(rule, rules_place, version, as_json)
+    inspect.show(rule, rules_location_of(context), version, as_json)
 
 
 @app.command("history")
+@options.with_settings("rules")
 def show_history(
-    context: typer.Context,
-    rules: Database = None,
-    limit: Rows = 20,
-    config: Config = None,
-    as_json: AsJson = False,
+    context: typer.Context, limit: options.Rows = 20, as_json: options.AsJson = False
 ) -> None:
-    """List the versions, newest first: who changed how much, and why.
+    """List the versions, newest first, with author, changes and comment.
 
-    The changes read +1 ~2 -0: one value added, two changed, none removed.
+    The changes +1 ~2 -0 are one value added, two changed, none removed.
 
         limen rules history
         limen rules diff 3 4
     """
-    from limen.cli import books
+    from limen.cli import history
 
-    books.history(serving.settings_of(context).rules_place.reveal(), limit, as_json)
+    history.history(rules_location_of(context), limit, as_json)
 
 
 @app.command("audit")
+@options.with_settings("rules")
 def show_audit(
-    context: typer.Context,
-    rules: Database = None,
-    limit: Rows = 20,
-    config: Config = None,
-    as_json: AsJson = False,
+    context: typer.Context, limit: options.Rows = 20, as_json: options.AsJson = False
 ) -> None:
-    """List who did what, and say whether anybody changed the books.
+    """List the actions and their authors, and verify the audit.
 
-    Each row holds a hash of the row before it and of the rules. The exit
-    code is 1 when the chain does not hold.
+    Each row has a hash of the row before it and of the rules. The exit code
+    is 1 if a row or a version was changed.
     """
-    from limen.cli import books
+    from limen.cli import history
 
-    books.audit(serving.settings_of(context).database.reveal(), limit, as_json)
+    history.audit(options.database_of(context), limit, as_json)
 
 
 @app.command("activate")
+@options.with_settings("rules", "store", "namespace")
 def activate_version(
     context: typer.Context,
-    version: Annotated[int, typer.Argument(min=1, metavar="VERSION", help="Which one.")],
-    rules: Database = None,
-    comment: Comment = "",
-    author: Author = None,
-    store: Store = None,
-    namespace: Namespace = None,
-    config: Config = None,
+    version: options.VersionNumber,
+    comment: options.Comment = "",
+    author: options.Author = None,
 ) -> None:
-    """Make a version the one that holds: a draft, or an old one.
+    """Activate a version: a draft, or an old one.
 
-    Shows what changes by it, and does not ask: look before by `diff`.
+    Prints the changes, and does not ask. Use `diff` first.
 
         limen rules diff 5
         limen rules activate 5
     """
-    from limen.cli import changing
+    from limen.cli import apply
 
-    settings = serving.settings_of(context)
-    act = changing.Act(author, comment, settings.shared_store, settings.namespace)
-    changing.activate(version, settings.rules_place.reveal(), act)
+    settings = settings_of(context)
+    change = apply.ChangeAuthor(author, comment)
+    apply.activate(version, settings, change)
 
 
 @app.command("rollback")
-def roll_back(  # noqa: PLR0913  # each is something a user may type
+@options.with_settings("rules", "store", "namespace")
+def roll_back(
     context: typer.Context,
-    version: Annotated[int, typer.Argument(min=1, metavar="VERSION", help="Which one.")],
-    rules: Database = None,
-    comment: Comment = "",
-    author: Author = None,
-    yes: Yes = False,
-    store: Store = None,
-    namespace: Namespace = None,
-    config: Config = None,
+    version: options.VersionNumber,
+    comment: options.Comment = "",
+    author: options.Author = None,
+    yes: options.Yes = False,
 ) -> None:
     """Save an old version as the newest one, and activate it.
 
-    So the history tells that it came back, and later edits start from it.
-    Shows what changes, and asks if there is a terminal.
+    So it is part of the history, and later edits start from it. Prints the
+    changes, and asks if there is a terminal.
 
         limen rules rollback 3 --comment "5 was too strict"
         limen rules rollback 3 --yes
     """
-    from limen.cli import changing
+    from limen.cli import apply
 
-    settings = serving.settings_of(context)
-    act = changing.Act(author, comment, settings.shared_store, settings.namespace)
-    rules_place = settings.rules_place.reveal()
-    raise typer.Exit(changing.rollback(version, rules_place, act, ask=not yes))
+    settings = settings_of(context)
+    change = apply.ChangeAuthor(author, comment)
+    raise typer.Exit(apply.rollback(version, settings, change, ask=not yes))
 
 
 @app.command("export")
+@options.with_settings("rules")
 def export_rules(
     context: typer.Context,
-    rules: Rules = None,
-    version: Version = None,
-    output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", metavar="FILE", show_default="stdout", help="Where to."),
-    ] = None,
-    force: Force = False,
-    as_json: AsJson = False,
-    config: Config = None,
+    version: options.Version = None,
+    output: options.Output = None,
+    force: options.Force = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Write the rules as a file that can be edited and applied again.
 
-    The first line names the version, so that `apply` notices when somebody
-    else has changed the rules meanwhile. JSON has no room for such a line.
+    The first line names the version, so that `apply` can detect changes that
+    somebody else made meanwhile. JSON has no such line.
 
         limen rules export > rules.yaml
         limen rules export --version 3 --output old.yaml
         limen rules export --json
     """
-    from limen.cli import reading
+    from limen.cli import inspect
 
-    rules_place = serving.settings_of(context).rules_place.reveal()
-    reading.export(rules_place, version, output, as_json=as_json, overwrite=force)
+    inspect.export(rules_location_of(context), version, output, as_json=as_json, overwrite=force)
 
 
 @app.command("import-envoy")
@@ -297,45 +252,37 @@ def import_envoy(
         list[str],
         typer.Argument(metavar="PATH", help="Folders of YAML files, or files; - is stdin."),
     ],
-    output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", metavar="FILE", show_default="stdout", help="Where to."),
-    ] = None,
-    force: Force = False,
+    output: options.Output = None,
+    force: options.Force = False,
     algorithm: Annotated[
-        str, typer.Option(metavar="NAME", help="Counts all the limits.")
+        str, typer.Option(metavar="NAME", help="The algorithm of all limits.")
     ] = "fixed_window",
 ) -> None:
-    """Make rules of the configuration of envoyproxy/ratelimit.
+    """Convert a configuration of envoyproxy/ratelimit to rules.
 
-    The rules decide as that service does. What is not the same here is
-    listed on stderr, by file and line, with what to do about it. The exit
+    The rules decide as that service does. Differences are listed on stderr,
+    by file and line, with advice. The exit
     code is 1, and nothing is written, when a file is not valid.
 
         limen rules import-envoy config/ --output rules.yaml
         limen rules import-envoy config/ --algorithm sliding_counter
         limen rules import-envoy edge.yaml mongo.yaml | limen rules apply -
     """
-    from limen.cli import importing
+    from limen.cli.import_envoy import convert
 
-    raise typer.Exit(importing.envoy(paths, output, algorithm, overwrite=force))
+    raise typer.Exit(convert(paths, output, algorithm, overwrite=force))
 
 
 @app.command("instances")
-def list_instances(
-    context: typer.Context,
-    store: Store = None,
-    namespace: Namespace = None,
-    as_json: AsJson = False,
-    config: Config = None,
-) -> None:
-    """List the running processes, and the version of the rules each has.
+@options.with_settings("store", "namespace")
+def list_instances(context: typer.Context, as_json: options.AsJson = False) -> None:
+    """List the running processes and their versions of the rules.
 
     limen rules instances --store redis://localhost:6379
     """
-    from limen.cli import fleet
+    from limen.cli.instances import print_instances
 
-    fleet.instances(serving.settings_of(context), as_json)
+    print_instances(settings_of(context), as_json)
 
 
 @app.command("schema")
@@ -344,6 +291,6 @@ def print_schema() -> None:
 
     limen rules schema > rules.schema.json
     """
-    from limen.cli import reading
+    from limen.rules.spec import json_schema
 
-    reading.schema()
+    output.print_json(json_schema())

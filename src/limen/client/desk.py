@@ -16,10 +16,11 @@ from urllib.parse import quote, urlencode
 import msgspec
 from msgspec import Struct
 
+from limen.backends import Fault
+from limen.backends.circuit_breaker import CircuitBreaker
 from limen.backends.sampled import SampledLog
 from limen.client import questions
 from limen.client.address import Address
-from limen.client.breaker import Breaker
 from limen.client.http1 import Head, Request, Response
 from limen.client.questions import Actual, Asked
 from limen.client.stand_in import LOCAL, StandIn
@@ -37,6 +38,8 @@ _PROBLEM = "application/problem+json"
 # Of the 4xx, those that tell of the way to the service and not of what was asked.
 _ON_THE_WAY = (404, 405, 407, 408, 421, 425, 426, 429)
 _MAX_SHOWN = 500
+PROBE_AFTER_S = 1.0
+"""How long after a failure the next request is sent to a service that does not answer."""
 
 _one = msgspec.json.Decoder(Verdict)
 _many = msgspec.json.Decoder(list[Verdict])
@@ -102,7 +105,7 @@ class Desk:
         self._limits = Limits()
         self._on_error = on_error
         self._stand_in = StandIn(on_error, instances)
-        self._breaker = Breaker(timeout + 0.1)
+        self._breaker = CircuitBreaker(str(address), timeout, probe_after_s=PROBE_AFTER_S)
         self._log = SampledLog()
 
     def begin(self) -> None:
@@ -130,7 +133,7 @@ class Desk:
 
     def is_asking(self) -> bool:
         """Return whether this caller is to ask the service. If so, a call has to follow."""
-        return self._breaker.admits(time.monotonic())
+        return not self._breaker.is_open or self._breaker.may_try(time.monotonic())
 
     def told(self, asked: Asked, answer: Answer | None) -> Verdict:
         """Return the verdict that the answer to a ticket comes to; None is no answer."""
@@ -145,6 +148,15 @@ class Desk:
         """Decide without the service."""
         self._warn(away)
         return self._stand_in.decide(asked)
+
+    def decide(self, asked: Asked) -> Flow[Verdict]:
+        """Decide one request."""
+        try:
+            verdict = yield from self._asked(Request("POST", "/v1/check", asked.body), _one)
+        except Away as away:
+            return self.without(asked, away)
+        self._stand_in.remember(asked, verdict, slots=False)
+        return verdict
 
     def batch(self, tickets: Sequence[Ticket], *, whole: bool = False) -> Flow[None]:
         """Ask for all of them in one call, and tell each.
@@ -267,7 +279,7 @@ class Desk:
 
     def _check(self, bodies: Sequence[bytes]) -> Flow[list[Verdict]]:
         if len(bodies) == 1:
-            # Not as a list: the service has a short way for such.
+            # Not as a list: the response to one check also has headers.
             return [(yield from self._ask(Request("POST", "/v1/check", bodies[0]), _one))]
         body = b"[%b]" % b",".join(bodies)
         return (yield from self._ask(Request("POST", "/v1/check", body), _many))
@@ -289,7 +301,7 @@ class Desk:
         try:
             return (yield from self._ask(request, decoder))
         except _Rejected as error:
-            raise InvalidInput(str(error)) from None
+            raise InvalidInput(_item(str(error), 1)[1]) from None
 
     def _ask(self, request: Request, decoder: msgspec.json.Decoder[T]) -> Flow[T]:
         try:
@@ -297,14 +309,20 @@ class Desk:
         except Away as away:
             raise self._failed(away) from None
         except (_Rejected, ConfigurationError):
-            self._breaker.succeeded()
+            self._answered()
             raise
-        self._breaker.succeeded()
+        self._answered()
         return read
+
+    def _answered(self) -> None:
+        if self._breaker.is_open:
+            self._breaker.close()
+        elif self._breaker.is_alert:
+            self._breaker.answered(time.monotonic(), is_slow=False)
 
     def _failed(self, away: Away) -> Away:
         if away.proves:
-            self._breaker.failed(time.monotonic())
+            self._breaker.failed(time.monotonic(), Fault("connection", str(away)))
         return away
 
     def _read(self, response: Response, decoder: msgspec.json.Decoder[T]) -> T:
@@ -338,7 +356,7 @@ class Desk:
         return " ".join(detail.split())[:_MAX_SHOWN]
 
     def _warn(self, away: Away | None) -> None:
-        if away is None:
+        if away is None or away.kind == "rest":
             return
         self._log.warn(
             away.kind,

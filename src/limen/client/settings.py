@@ -8,10 +8,11 @@ from typing import get_args
 
 from msgspec import Struct
 
+from limen._internal.connection_pool import AllInUse
 from limen.client.address import Address, parse
 from limen.client.desk import Desk
 from limen.client.http1 import Garbled
-from limen.client.tickets import Away
+from limen.client.tickets import Away, late
 from limen.errors import ConfigurationError, shown
 from limen.limiter.settings import valid_instances
 from limen.model import OnError
@@ -69,6 +70,8 @@ def validate(
 
 def away_of(error: Exception, had_s: float, timeout: float) -> Away:
     """Return why a call failed that had so many seconds of a timeout."""
+    if isinstance(error, AllInUse):
+        return late()
     if isinstance(error, TimeoutError):
         # One that began late in its caller's time tells nothing about the service.
         return Away("timeout", "no answer in time", proves=had_s > timeout / 2)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ssl
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
 from limen import fork
+from limen._internal.connection_pool import NotConnected
+from limen._internal.deadline import Deadline
 from limen.client import questions
 from limen.client.desk import Flow
-from limen.client.http1 import Garbled, Response
+from limen.client.http1 import Garbled
 from limen.client.settings import away_of, validate
 from limen.client.slot import Kept, ServiceSlot
-from limen.client.sync_line import Line, Pool, Ticket
+from limen.client.sync_transport import Transport
 from limen.model import Concurrency, Limit, OnError
 from limen.wire import Verdict
 
@@ -31,10 +32,10 @@ class Client:
         print(f"come back in {verdict.retry_after} s")
     ```
 
-    Decisions that wait at the same moment share one call. `timeout` is the seconds that a call may
-    take, whatever the service does; when it is over, `on_error` says who decides: `local` counts in
-    this process at its share of the limits, of which there are `instances`; `open` admits, `closed`
-    refuses. `verdict.degraded` says so.
+    Each decision is a call of its own, over at most 16 connections. `timeout` is the seconds that a
+    call may take, with the wait for a connection; when it is over, `on_error` says who decides:
+    `local` counts in this process at its share of the limits, of which there are `instances`;
+    `open` admits, `closed` refuses. `verdict.degraded` says so.
     """
 
     def __init__(
@@ -51,16 +52,14 @@ class Client:
         self._address = settings.address
         self._timeout = settings.timeout
         self._desk = settings.desk
-        self._pool = Pool(settings.address, settings.context, settings.patience_s)
-        self._line = Line(self._ask_together)
+        self._transport = Transport(settings.address, settings.context, settings.patience_s)
         self._kept = Kept(self._desk, self._run)
         fork.watch(self)
 
     def after_fork(self) -> None:
         """Make anew what two processes must not share. Not for you to call."""
         self._desk.begin()
-        self._pool.begin()
-        self._line.begin()
+        self._transport.pool.reset()
 
     def decide(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
         """Decide one request by the rules, and charge it when it is allowed.
@@ -68,18 +67,18 @@ class Client:
         `cost` is for rules that do not say what a request costs. Raises `InvalidInput` for
         attributes or a cost that make no sense, and charges nothing then.
         """
-        return self._decide(questions.by_rules(attributes, cost))
+        return self._run(self._desk.decide(questions.by_rules(attributes, cost)))
 
     def check(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Verdict:
         """Decide one request of `key` by limits of your own, and charge it when it is allowed.
 
         Raises `InvalidInput` or `InvalidLimit` for arguments that make no sense.
         """
-        return self._decide(self._desk.own(key, limits, cost))
+        return self._run(self._desk.decide(self._desk.own(key, limits, cost)))
 
     def peek(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
         """Say what `decide` would say, and charge nothing."""
-        return self._decide(questions.by_rules(attributes, cost, peek=True))
+        return self._run(self._desk.decide(questions.by_rules(attributes, cost, peek=True)))
 
     def usage(self, attributes: Mapping[str, str]) -> Verdict:
         """Say where somebody stands; nothing is charged."""
@@ -91,7 +90,7 @@ class Client:
         Raises `InvalidInput`, which names the request by its number, when one makes no sense.
         """
         asked = questions.by_rules_each(requests, cost)
-        return self._run(self._desk.decide_many(asked), self._pool.exchange)
+        return self._run(self._desk.decide_many(asked))
 
     def refund(self, verdict: Verdict | str) -> bool:
         """Give back what a verdict charged and is still counted; return whether there was any.
@@ -130,7 +129,7 @@ class Client:
     def close(self) -> None:
         """Close the connections, and stop renewing slots."""
         self._kept.close()
-        self._pool.close()
+        self._transport.pool.close()
         self._desk.close()
 
     def __enter__(self) -> Self:
@@ -147,31 +146,21 @@ class Client:
     def __repr__(self) -> str:
         return f"<Client of {self._address}>"
 
-    def _decide(self, asked: questions.Asked) -> Verdict:
-        if not self._desk.is_asking():
-            return self._desk.without(asked)
-        ticket = Ticket(asked, time.monotonic() + self._timeout)
-        return self._desk.told(asked, self._line.ask(ticket))
-
-    def _ask_together(self, tickets: list[Ticket], ends: float) -> None:
-        self._carry(self._desk.batch(tickets), self._pool.exchange, ends)
-
-    def _run(self, flow: Flow[T], exchange: Callable[[bytes, float], Response] | None = None) -> T:
-        ends = time.monotonic() + self._timeout
-        return self._carry(flow, exchange or self._pool.exchange_alone, ends)
-
-    def _carry(self, flow: Flow[T], exchange: Callable[[bytes, float], Response], ends: float) -> T:
-        """Carry the requests of a flow to the service, and what comes of them back."""
+    def _run(self, flow: Flow[T]) -> T:
+        """Carry the requests of a flow to the service, and the responses back."""
+        deadline = Deadline(self._timeout)
         try:
             request = next(flow)
             while True:
-                began = time.monotonic()
+                left_s = deadline.left()
                 try:
-                    response = exchange(self._desk.head.encode(request), ends)
-                except (OSError, Garbled, RuntimeError) as error:
-                    request = flow.throw(away_of(error, ends - began, self._timeout))
+                    response = self._transport.exchange(self._desk.head.encode(request), deadline)
+                except NotConnected as error:
+                    request = flow.throw(away_of(error.cause, left_s, self._timeout))
+                except (OSError, Garbled) as error:
+                    request = flow.throw(away_of(error, left_s, self._timeout))
                 else:
                     request = flow.send(response)
         except StopIteration as done:
-            found: T = done.value
-            return found
+            result: T = done.value
+            return result

@@ -15,6 +15,9 @@ Address = tuple[str, int]
 
 Kind = Literal["single", "cluster", "sentinel"]
 
+MAX_CONNECTIONS = 16
+"""Connections for each server and process, unless the address says otherwise."""
+MOST_CONNECTIONS = 1_000
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _PORT, _SENTINEL_PORT = 6379, 26379
 _TLS = {"redis": False, "valkey": False, "rediss": True, "valkeys": True}
@@ -26,7 +29,10 @@ _OPTIONS = (
     "ssl_check_hostname",
     "ssl_keyfile",
 )
+_MAX_CONNECTIONS = "max_connections"
 _SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
+_NO_OPTIONS = (*_SENTINEL_OPTIONS, _MAX_CONNECTIONS)
+"""Options of an address that are not for a connection of redis-py."""
 _UNIX = ("unix", "redis+unix", "valkey+unix")
 _EXAMPLES = (
     "'memory://', 'redis://host:6379', 'rediss://...' with TLS, 'unix:///run/redis.sock', "
@@ -49,6 +55,8 @@ class Target(Struct, frozen=True):
     """What sentinels call the group of servers."""
     sentinel_options: dict[str, Any] = {}
     """Like `options`, for the sentinels themselves."""
+    max_connections: int = MAX_CONNECTIONS
+    """How many connections threads share, for each server and process."""
 
     def __repr__(self) -> str:
         # Without the options: the password is there.
@@ -80,9 +88,8 @@ def parse(url: str) -> Target:
     options = _login(scheme, login) if at else {}
     name, _, form = scheme.partition("+")
     if scheme in _UNIX:
-        return _socket_file(
-            scheme, hosts, unquote(slash + path), {**options, **_query(scheme, query)}
-        )
+        options |= _query(scheme, query)
+        return _socket_file(scheme, hosts, unquote(slash + path), options)
     if name not in _TLS or form not in _KINDS:
         raise ConfigurationError(f"unknown store '{scheme}://'; use {_EXAMPLES}")
     kind, tls = _KINDS[form], _TLS[name]
@@ -102,7 +109,7 @@ def parse(url: str) -> Target:
         f"{scheme}://{where}" + (f"/{service}" if service else "") + (f"/{db}" if db else ""),
         {
             "db": db,
-            **{key: value for key, value in options.items() if key not in _SENTINEL_OPTIONS},
+            **{key: value for key, value in options.items() if key not in _NO_OPTIONS},
         },
         tls,
         service,
@@ -111,6 +118,7 @@ def parse(url: str) -> Target:
             for key in _SENTINEL_OPTIONS
             if key in options
         },
+        options.get(_MAX_CONNECTIONS, MAX_CONNECTIONS),
     )
 
 
@@ -135,12 +143,26 @@ def _login(scheme: str, text: str) -> dict[str, Any]:
 
 
 def _query(scheme: str, query: str, *, tls: bool = False, sentinel: bool = False) -> dict[str, Any]:
-    known = (*(_OPTIONS if tls else ()), *(_SENTINEL_OPTIONS if sentinel else ()))
+    known = (
+        _MAX_CONNECTIONS,
+        *(_OPTIONS if tls else ()),
+        *(_SENTINEL_OPTIONS if sentinel else ()),
+    )
     options: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True))
     for name in options:
         if name not in known:
-            there_are = f"there are: {', '.join(known)}" if known else "it has none"
-            raise ConfigurationError(f"unknown option {shown(name)} of '{scheme}://'; {there_are}")
+            raise ConfigurationError(
+                f"unknown option {shown(name)} of '{scheme}://'; there are: {', '.join(known)}"
+            )
+    if _MAX_CONNECTIONS in options:
+        text = options[_MAX_CONNECTIONS]
+        is_number = text.isascii() and text.isdigit() and len(text) <= 4
+        if not is_number or not 1 <= int(text) <= MOST_CONNECTIONS:
+            raise ConfigurationError(
+                f"max_connections must be a number from 1 to {MOST_CONNECTIONS:,}, "
+                f"got {shown(text)}"
+            )
+        options[_MAX_CONNECTIONS] = int(text)
     if "ssl_check_hostname" in options:
         text = options["ssl_check_hostname"].lower()
         if text not in ("true", "false"):
@@ -159,7 +181,9 @@ def _socket_file(scheme: str, hosts: str, path: str, options: dict[str, Any]) ->
         raise ConfigurationError(
             f"'{scheme}://' takes the path of a socket: '{scheme}:///run/redis.sock'"
         )
-    return Target("single", ((path, 0),), f"{scheme}://{path}", options)
+    max_connections = options.pop(_MAX_CONNECTIONS, MAX_CONNECTIONS)
+    shown_as = f"{scheme}://{path}"
+    return Target("single", ((path, 0),), shown_as, options, max_connections=max_connections)
 
 
 def _service(scheme: str, path: str) -> tuple[str, str]:

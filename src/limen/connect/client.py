@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from limen.connect.address import Address, Target, parse, show_address
+from limen.connect.address import MAX_CONNECTIONS, Address, Target, parse, show_address
 from limen.errors import ConfigurationError
 
 _KEPT = ("client_name", "credential_provider", "db", "password", "socket_keepalive", "username")
@@ -47,6 +47,7 @@ def _of_pool(pool: Any) -> Target:
     settings = pool.connection_kwargs
     options = _options(settings)
     tls = "SSL" in pool.connection_class.__name__
+    max_connections = min(pool.max_connections, MAX_CONNECTIONS)
     if hasattr(pool, "sentinel_manager"):
         sentinels = [
             one.connection_pool.connection_kwargs for one in pool.sentinel_manager.sentinels
@@ -55,9 +56,20 @@ def _of_pool(pool: Any) -> Target:
         where = ",".join(map(show_address, addresses))
         shown = f"sentinels {where}, service {pool.service_name}"
         service = str(pool.service_name)
-        return Target("sentinel", addresses, shown, options, tls, service, _options(sentinels[0]))
+        return Target(
+            "sentinel",
+            addresses,
+            shown,
+            options,
+            tls,
+            service,
+            _options(sentinels[0]),
+            max_connections,
+        )
     address = _address(settings)
-    return Target("single", (address,), show_address(address), options, tls)
+    return Target(
+        "single", (address,), show_address(address), options, tls, max_connections=max_connections
+    )
 
 
 def _of_cluster(client: Any) -> Target:

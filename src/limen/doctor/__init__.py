@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from limen.connect import is_shared, parse
 from limen.doctor.finding import Finding
 from limen.doctor.judgement import judge
@@ -18,15 +16,16 @@ from limen.doctor.report import show
 from limen.doctor.rights import Role
 from limen.limiter import Limiter
 
-__all__ = ["Finding", "Role", "as_json", "examine", "has_failed", "show"]
+__all__ = ["Finding", "Role", "examine", "has_failed", "show"]
 
 
 def examine(
-    url: str, namespace: str = "limen", role: Role = "library"
+    url: str, namespace: str = "limen", role: Role = "library", processes: int = 1
 ) -> tuple[str, list[Finding]]:
     """Return the address without its password, and what was found there.
 
-    `role` says whose rights are tried: those of a limiter, or those of `limen serve`.
+    `role` says whose rights are tried: those of a limiter, or those of `limen serve`. `processes`
+    is the number of processes with a limiter for threads.
 
     Raises `ConfigurationError` for an address or a namespace that cannot be read. A store that
     does not answer is a finding.
@@ -39,17 +38,12 @@ def examine(
     from limen.doctor.collect import collect
 
     target = parse(url)
-    return target.shown, judge(collect(target, namespace, role))
+    return target.shown, judge(collect(target, namespace, role, processes))
 
 
 def has_failed(findings: Sequence[Finding]) -> bool:
     """Return whether a limiter cannot rely on the store."""
     return any(finding.status == "FAIL" for finding in findings)
-
-
-def as_json(findings: Sequence[Finding]) -> str:
-    """Return the findings as a JSON list of `{check, status, found, advice}`."""
-    return msgspec.json.format(msgspec.json.encode(list(findings))).decode()
 
 
 def _validate(url: str, namespace: str) -> None:

@@ -15,13 +15,13 @@ from typing import TypeVar
 from msgspec import structs
 from redis.exceptions import RedisError
 
+from limen._internal.deadline import Deadline
 from limen.backends import Fault, Reset
 from limen.backends.redis import route
 from limen.backends.redis.batch import Packer
-from limen.backends.redis.deadline import Deadline
 from limen.backends.redis.protocol import ServerError, Unfound, fault_of, pack_command
 from limen.backends.redis.sync import RedisBackend
-from limen.backends.redis.sync_lane import Wire
+from limen.backends.redis.sync_connection import RedisConnection
 from limen.connect import Address, Target, open_socket
 from limen.connect.address import show_address
 from limen.doctor.facts import Facts, Node, Trouble, Watch
@@ -51,9 +51,12 @@ _LIMITS: tuple[Limit | Concurrency, ...] = (
 )
 
 
-def collect(target: Target, namespace: str, role: Role = "library") -> Facts:
+def collect(target: Target, namespace: str, role: Role = "library", processes: int = 1) -> Facts:
     """Find out all there is to know. What does not answer is a fact too: nothing is raised."""
-    return _Visit(target, namespace, role).facts()
+    facts = _Visit(target, namespace, role).facts()
+    # The service uses asyncio: one connection for each worker.
+    most = processes * target.max_connections if role == "library" else 0
+    return structs.replace(facts, max_connections=most)
 
 
 class _Visit:
@@ -117,8 +120,10 @@ class _Visit:
     def _ask_the_way(self, address: Address, command: tuple[str, ...]) -> object:
         reply: object
         try:
-            with closing(self._open(address, sentinel=self._target.kind == "sentinel")) as wire:
-                reply = wire.ask(*command, deadline=self._soon())
+            with closing(
+                self._open(address, sentinel=self._target.kind == "sentinel")
+            ) as connection:
+                reply = connection.ask(*command, deadline=self._soon())
         except _FAILURES as error:
             reply = error
         self._replies[address] = reply
@@ -154,27 +159,27 @@ class _Visit:
     def _visit(self, address: Address, checks: tuple[Check, ...]) -> Node | None:
         where = show_address(address)
         try:
-            with closing(self._open(address)) as wire:
-                first = wire.ask("PING", deadline=self._soon())
+            with closing(self._open(address)) as connection:
+                first = connection.ask("PING", deadline=self._soon())
                 if isinstance(first, ServerError) and not str(first).startswith("NOPERM"):
                     raise first
-                return self._question(wire, address, redis_key(self._namespace, checks[0]))
+                return self._question(connection, address, redis_key(self._namespace, checks[0]))
         except _FAILURES as error:
             self._troubles.append(self._trouble(error, where))
             return None
 
-    def _question(self, wire: Wire, address: Address, key: str) -> Node:
+    def _question(self, connection: RedisConnection, address: Address, key: str) -> Node:
         questions: list[tuple[str, ...]] = [("INFO",)]
         questions += [("CONFIG", "GET", name) for name in _SETTINGS]
         if self._target.kind == "cluster":
             questions.append(("CLUSTER", "INFO"))
         # What a server keeps back is an error among the replies, and tells nothing.
-        replies = self._ask_all(wire, questions)
+        replies = self._ask_all(connection, questions)
         return Node(
             show_address(address),
             {name: value for reply in replies for name, value in _fields(reply)},
-            self._refused(wire, address, key),
-            self._ahead_s(wire),
+            self._refused(connection, address, key),
+            self._ahead_s(connection),
             slots=self._owners.count(address),
             replicas=self._replicas().get(address, 0),
         )
@@ -189,7 +194,7 @@ class _Visit:
                     counts[_text(primary[0] or asked[0]), primary[1]] = len(rest)
         return counts
 
-    def _refused(self, wire: Wire, address: Address, key: str) -> dict[str, str]:
+    def _refused(self, connection: RedisConnection, address: Address, key: str) -> dict[str, str]:
         """Return the commands that are needed and refused. Leaves nothing behind."""
         untold = {
             command: attempts(command, key, self._database, self._channel)
@@ -198,14 +203,14 @@ class _Visit:
         }
         refused: dict[str, str] = {}
         while untold:
-            replies = self._ask_all(wire, [tries.pop(0) for tries in untold.values()])
+            replies = self._ask_all(connection, [tries.pop(0) for tries in untold.values()])
             for command, reply in zip(list(untold), replies, strict=True):
                 said = refusal(str(reply) if isinstance(reply, ServerError) else "")
                 if said:
                     refused[command] = self._words(said)
                 if said is not None or not untold[command]:
                     del untold[command]
-        self._ask_all(wire, [("DEL", key)])
+        self._ask_all(connection, [("DEL", key)])
         if "SUBSCRIBE" in self._commands:
             with closing(self._open(address)) as listener:
                 reply = listener.ask("SUBSCRIBE", self._channel, deadline=self._soon())
@@ -215,9 +220,9 @@ class _Visit:
             refused.pop("LPUSH", None)  # it is tried by way of these
         return {command: refused[command] for command in self._commands if command in refused}
 
-    def _ahead_s(self, wire: Wire) -> float | None:
+    def _ahead_s(self, connection: RedisConnection) -> float | None:
         asked_at = time.time()
-        reply = wire.ask("TIME", deadline=self._soon())
+        reply = connection.ask("TIME", deadline=self._soon())
         if not isinstance(reply, list):
             return None
         return int(reply[0]) + int(reply[1]) / 1e6 - (asked_at + time.time()) / 2
@@ -243,7 +248,7 @@ class _Visit:
     def _try_decision(
         self, backend: RedisBackend, where: str, checks: tuple[Check, ...]
     ) -> Trouble | None:
-        readings = backend.run_all(checks, True, "limen-doctor")
+        readings = backend.run(backend.prepare(checks, True, "limen-doctor"))
         removed = backend.change(Reset(checks))
         for answer in (readings, removed):
             if isinstance(answer, Fault):
@@ -274,9 +279,9 @@ class _Visit:
     def _ask_sentinel(self, address: Address) -> tuple[int | None, str]:
         service = self._target.service
         try:
-            with closing(self._open(address, sentinel=True)) as wire:
+            with closing(self._open(address, sentinel=True)) as connection:
                 master, quorum = self._ask_all(
-                    wire, [("SENTINEL", "MASTER", service), ("SENTINEL", "CKQUORUM", service)]
+                    connection, [("SENTINEL", "MASTER", service), ("SENTINEL", "CKQUORUM", service)]
                 )
         except _FAILURES:
             return None, ""
@@ -287,17 +292,19 @@ class _Visit:
             reply if reply.startswith(("OK", "NOQUORUM")) else "",
         )
 
-    def _open(self, address: Address, *, sentinel: bool = False) -> Wire:
+    def _open(self, address: Address, *, sentinel: bool = False) -> RedisConnection:
         patience_s = max(self._soon().left(), 0.05)
-        return Wire(open_socket(self._target, address, patience_s, sentinel=sentinel))
+        return RedisConnection(open_socket(self._target, address, patience_s, sentinel=sentinel))
 
     def _soon(self) -> Deadline:
         return Deadline(max(min(_STEP_S, self._ends - time.monotonic()), 0.0))
 
-    def _ask_all(self, wire: Wire, commands: Sequence[tuple[str, ...]]) -> list[object]:
+    def _ask_all(
+        self, connection: RedisConnection, commands: Sequence[tuple[str, ...]]
+    ) -> list[object]:
         deadline = self._soon()
-        wire.send(b"".join(map(pack_command, commands)), deadline)
-        return [wire.receive(deadline) for _ in commands]
+        connection.send(b"".join(map(pack_command, commands)), deadline)
+        return [connection.receive(deadline) for _ in commands]
 
     def _trouble(self, error: Exception, where: str, *, sentinel: bool = False) -> Trouble:
         kind = fault_of(error, "").kind
@@ -322,9 +329,10 @@ def _measured(
     backend: RedisBackend, checks: tuple[Check, ...], count: int, ends: float
 ) -> Iterator[float]:
     """Yield the milliseconds of each round trip, until it has been enough or takes too long."""
+    prepared = backend.prepare(checks, False)
     for _ in range(count):
         before = time.perf_counter()
-        answer = backend.run_all(checks, False)
+        answer = backend.run(prepared)
         if isinstance(answer, Fault) or time.monotonic() > ends:
             return
         yield (time.perf_counter() - before) * 1_000

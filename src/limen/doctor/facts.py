@@ -71,3 +71,5 @@ class Facts(Struct, frozen=True):
     troubles: tuple[Trouble, ...] = ()
     """Who should have answered, and did not."""
     watch: Watch | None = None
+    max_connections: int = 0
+    """How many connections the limiters of all processes may open to one server; 0 is unknown."""

@@ -17,7 +17,7 @@ from limen.doctor.rights import (
     grant_line,
     is_about_keys,
 )
-from limen.doctor.server import clock, eviction, persistence
+from limen.doctor.server import clock, connections, eviction, persistence
 from limen.doctor.topology import coverage, lag, quorum, replicas, sentinels, slots
 
 DEADLINE_MS = 50.0
@@ -73,6 +73,10 @@ def judge(facts: Facts) -> list[Finding]:
         across(facts.nodes, lambda node: persistence(node.told)),
         clock(facts.nodes),
     ]
+    if facts.max_connections:
+        findings.append(
+            across(facts.nodes, lambda node: connections(node.told, facts.max_connections))
+        )
     if facts.kind == "cluster":
         findings += [slots(facts.nodes), coverage(facts.nodes), replicas(facts.nodes)]
     if facts.watch:

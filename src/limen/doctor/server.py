@@ -67,6 +67,23 @@ def clock(nodes: Sequence[Node]) -> Finding:
     return Finding("clock", "ok", found)
 
 
+def connections(told: Mapping[str, str], most: int) -> Finding:
+    """Say whether the server accepts as many connections as the limiters of threads may open."""
+    if not told.get("maxclients"):
+        return Finding("connections", "skip", "not checked: the server does not tell maxclients")
+    accepted = int(told["maxclients"])
+    found = f"limiters may open {most:,} connections, and the server accepts {accepted:,} clients"
+    if most <= accepted:
+        return Finding("connections", "ok", found)
+    return Finding(
+        "connections",
+        "warn",
+        found,
+        "lower ?max_connections= in the address of the store, or:\n"
+        f"CONFIG SET maxclients {2 * most}",
+    )
+
+
 def _size(count: int) -> str:
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1024:

@@ -5,7 +5,13 @@ from limen.engine.asked import Asked
 from limen.engine.bill import Bill, Charge
 from limen.engine.sync import Engine, RuleSlot
 from limen.engine.together import Together, together
-from limen.engine.verdict import Part, RequestRefused, Verdict
+from limen.engine.verdict import (
+    Part,
+    RequestRefused,
+    Verdict,
+    part_without_limit,
+    verdict_without_rules,
+)
 
 __all__ = [
     "Asked",
@@ -19,5 +25,7 @@ __all__ = [
     "RuleSlot",
     "Together",
     "Verdict",
+    "part_without_limit",
     "together",
+    "verdict_without_rules",
 ]

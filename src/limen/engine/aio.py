@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import methodcaller
 from types import TracebackType
 from typing import Self
 
-from limen.clock import Clock, SystemClock
-from limen.engine.asked import Asked, ask
-from limen.engine.bill import Bill, corrections
-from limen.engine.made_of import counted, limiter_of, rule_set
-from limen.engine.verdict import RequestRefused, Verdict
-from limen.errors import RateLimitExceeded
+from limen.clock import Clock
+from limen.engine.bill import Bill
+from limen.engine.flows import EngineFlows, RuleSlotFlows, limiter_of
+from limen.engine.verdict import Verdict
+from limen.flow import run_async
 from limen.limiter import AsyncLimiter, AsyncSlot
-from limen.model import Check, Decision
 from limen.rules.ruleset import RuleSet
 
 
-class AsyncEngine:
+class AsyncEngine(EngineFlows[AsyncLimiter]):
     """Decides requests by their attributes. Safe to share between tasks.
 
     ```python
@@ -31,23 +30,7 @@ class AsyncEngine:
     def __init__(
         self, rules: RuleSet, limiter: AsyncLimiter, *, clock: Clock | None = None
     ) -> None:
-        self._rules = rule_set(rules)
-        self._limiter = limiter_of(AsyncLimiter, limiter)
-        self._clock = clock or SystemClock()
-
-    @property
-    def rules(self) -> RuleSet:
-        """The rules in force."""
-        return self._rules
-
-    @property
-    def limiter(self) -> AsyncLimiter:
-        """What decides the limits of the rules."""
-        return self._limiter
-
-    def use(self, rules: RuleSet) -> None:
-        """Put other rules in force, at once and as a whole. A request under way keeps its own."""
-        self._rules = rule_set(rules)
+        super().__init__(rules, limiter_of(AsyncLimiter, limiter), clock)
 
     async def decide(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
         """Decide one request, and charge it when it is allowed. Never waits its turn.
@@ -61,19 +44,13 @@ class AsyncEngine:
         """Say what `slot` would say, which is `decide` with slots, and charge nothing."""
         return await self._decide(attributes, cost, charge=False)
 
-    def ask(self, attributes: Mapping[str, str], cost: int = 1, *, slots: bool = False) -> Asked:
-        """Return what the rules would ask the limiter, and ask nobody.
-
-        For those who decide many at once: nothing is charged until all of them make sense.
-        """
-        return ask(self._rules, attributes, cost, self._clock.time_ns(), slots=slots)
-
     async def _decide(self, attributes: Mapping[str, str], cost: int, *, charge: bool) -> Verdict:
         asked = self.ask(attributes, cost, slots=not charge)
         checks = asked.checks
         if not checks:
             return asked.verdict(None)
-        return asked.verdict(await self._limiter.ask(tuple(checks), charge=charge))
+        prepared = self._limiter.prepare(tuple(checks), charge=charge)
+        return asked.verdict(await self._limiter.run(prepared))
 
     def slot(self, attributes: Mapping[str, str], cost: int = 1) -> AsyncRuleSlot:
         """Return what a request holds while it runs; by `async with` it is given back at the end.
@@ -93,10 +70,7 @@ class AsyncEngine:
 
         Returns the names of these rules. Raises `StoreError` when the store does not answer.
         """
-        names, checks = counted(self.ask(attributes, slots=True).found, rule)
-        if checks:
-            await self._limiter.forget(*checks)
-        return names
+        return await run_async(self._reset(attributes, rule))
 
     async def refund(self, charged: Verdict | Bill) -> bool:
         """Give back what a verdict charged and is still counted; return whether there was any."""
@@ -109,30 +83,11 @@ class AsyncEngine:
         A number corrects what was charged at the cost given to `decide`; a mapping, such as
         `{"tokens": 731}`, what rules charged by those attributes.
         """
-        bill = charged if isinstance(charged, Bill) else charged.bill
-        found = corrections(bill, actual)
-        return any([await self._limiter.settle(receipt, cost) for receipt, cost in found])
+        return await run_async(self._settle(charged, actual))
 
 
-class AsyncRuleSlot:
+class AsyncRuleSlot(RuleSlotFlows[AsyncSlot]):
     """What a request holds while it runs, under all rules that match it."""
-
-    def __init__(self, asked: Asked, clock: Clock, slot: AsyncSlot | None) -> None:
-        self.verdict: Verdict | None = None
-        """The answer to the last `acquire`."""
-        self._asked = asked
-        self._clock = clock
-        self._slot = slot
-
-    @property
-    def id(self) -> str | None:
-        """Who holds it; None when no rule applies."""
-        return self._slot.id if self._slot else None
-
-    @property
-    def places(self) -> tuple[Check, ...]:
-        """What it holds a place of; before `acquire`, what it would."""
-        return self._slot.places if self._slot else ()
 
     async def acquire(self) -> Verdict:
         """Take a place under every rule with `concurrency`, and charge the others."""
@@ -147,14 +102,7 @@ class AsyncRuleSlot:
         return self._slot is None or await self._slot.release()
 
     async def __aenter__(self) -> Self:
-        if self._slot is None:
-            self._admit(self._judge(None))
-            return self
-        try:
-            await self._slot.__aenter__()
-        except RateLimitExceeded as error:
-            raise RequestRefused(self._judge(error.decision)) from None
-        self._judge(self._slot.decision)
+        await run_async(self._enter(methodcaller("__aenter__")))
         return self
 
     async def __aexit__(
@@ -165,11 +113,3 @@ class AsyncRuleSlot:
     ) -> None:
         if self._slot is not None:
             await self._slot.__aexit__(kind, error, traceback)
-
-    def _judge(self, decision: Decision | None) -> Verdict:
-        self.verdict = self._asked.verdict(decision, self._clock.time_ns() / 1e9)
-        return self.verdict
-
-    def _admit(self, verdict: Verdict) -> None:
-        if not verdict.allowed:
-            raise RequestRefused(verdict)

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from limen.engine.verdict import Verdict, verdict_of
 from limen.model import Check, Decision, valid_cost
+from limen.rules.rule import Applied
 from limen.rules.ruleset import Resolution, RuleSet
 
 
@@ -28,9 +29,17 @@ class Asked(Struct, frozen=True, gc=False):
         """What to ask the limiter; nothing when the rules alone decide."""
         return [] if self.found.refused else self.found.checks
 
+    @property
+    def applied(self) -> list[Applied]:
+        """The rules that take part in the verdict: if any refuses by itself, only those."""
+        applied = self.found.applied
+        return [of for of in applied if of.refusal] if self.found.refused else applied
+
     def verdict(self, decision: Decision | None, now: float | None = None) -> Verdict:
         """Return what all rules say, with what the limiter said; `now` if that was later."""
-        return verdict_of(self.rules, self.found, decision, self.now if now is None else now)
+        now, found = self.now if now is None else now, self.found
+        applied = self.applied if found.refused else found.applied
+        return verdict_of(self.rules, found, applied, decision, now)
 
 
 def ask(

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import methodcaller
 from types import TracebackType
 from typing import Self
 
-from limen.clock import Clock, SystemClock
-from limen.engine.asked import Asked, ask
-from limen.engine.bill import Bill, corrections
-from limen.engine.made_of import counted, limiter_of, rule_set
-from limen.engine.verdict import RequestRefused, Verdict
-from limen.errors import RateLimitExceeded
+from limen.clock import Clock
+from limen.engine.bill import Bill
+from limen.engine.flows import EngineFlows, RuleSlotFlows, limiter_of
+from limen.engine.verdict import Verdict
+from limen.flow import run
 from limen.limiter import Limiter, Slot
-from limen.model import Check, Decision
 from limen.rules.ruleset import RuleSet
 
 
-class Engine:
+class Engine(EngineFlows[Limiter]):
     """Decides requests by their attributes. Safe to share between threads.
 
     ```python
@@ -29,23 +28,7 @@ class Engine:
     """
 
     def __init__(self, rules: RuleSet, limiter: Limiter, *, clock: Clock | None = None) -> None:
-        self._rules = rule_set(rules)
-        self._limiter = limiter_of(Limiter, limiter)
-        self._clock = clock or SystemClock()
-
-    @property
-    def rules(self) -> RuleSet:
-        """The rules in force."""
-        return self._rules
-
-    @property
-    def limiter(self) -> Limiter:
-        """What decides the limits of the rules."""
-        return self._limiter
-
-    def use(self, rules: RuleSet) -> None:
-        """Put other rules in force, at once and as a whole. A request under way keeps its own."""
-        self._rules = rule_set(rules)
+        super().__init__(rules, limiter_of(Limiter, limiter), clock)
 
     def decide(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
         """Decide one request, and charge it when it is allowed. Never waits.
@@ -59,19 +42,13 @@ class Engine:
         """Say what `slot` would say, which is `decide` with slots, and charge nothing."""
         return self._decide(attributes, cost, charge=False)
 
-    def ask(self, attributes: Mapping[str, str], cost: int = 1, *, slots: bool = False) -> Asked:
-        """Return what the rules would ask the limiter, and ask nobody.
-
-        For those who decide many at once: nothing is charged until all of them make sense.
-        """
-        return ask(self._rules, attributes, cost, self._clock.time_ns(), slots=slots)
-
     def _decide(self, attributes: Mapping[str, str], cost: int, *, charge: bool) -> Verdict:
         asked = self.ask(attributes, cost, slots=not charge)
         checks = asked.checks
         if not checks:
             return asked.verdict(None)
-        return asked.verdict(self._limiter.ask(tuple(checks), charge=charge))
+        prepared = self._limiter.prepare(tuple(checks), charge=charge)
+        return asked.verdict(self._limiter.run(prepared))
 
     def slot(self, attributes: Mapping[str, str], cost: int = 1) -> RuleSlot:
         """Return what a request holds while it runs; by `with` it is given back at the end.
@@ -89,10 +66,7 @@ class Engine:
 
         Returns the names of these rules. Raises `StoreError` when the store does not answer.
         """
-        names, checks = counted(self.ask(attributes, slots=True).found, rule)
-        if checks:
-            self._limiter.forget(*checks)
-        return names
+        return run(self._reset(attributes, rule))
 
     def refund(self, charged: Verdict | Bill) -> bool:
         """Give back what a verdict charged and is still counted; return whether there was any."""
@@ -105,31 +79,11 @@ class Engine:
         A number corrects what was charged at the cost given to `decide`; a mapping, such as
         `{"tokens": 731}`, what rules charged by those attributes.
         """
-        bill = charged if isinstance(charged, Bill) else charged.bill
-        found = corrections(bill, actual)
-        done = [self._limiter.settle(receipt, cost) for receipt, cost in found]
-        return any(done)
+        return run(self._settle(charged, actual))
 
 
-class RuleSlot:
+class RuleSlot(RuleSlotFlows[Slot]):
     """What a request holds while it runs, under all rules that match it."""
-
-    def __init__(self, asked: Asked, clock: Clock, slot: Slot | None) -> None:
-        self.verdict: Verdict | None = None
-        """The answer to the last `acquire`."""
-        self._asked = asked
-        self._clock = clock
-        self._slot = slot
-
-    @property
-    def id(self) -> str | None:
-        """Who holds it; None when no rule applies."""
-        return self._slot.id if self._slot else None
-
-    @property
-    def places(self) -> tuple[Check, ...]:
-        """What it holds a place of; before `acquire`, what it would."""
-        return self._slot.places if self._slot else ()
 
     def acquire(self) -> Verdict:
         """Take a place under every rule with `concurrency`, and charge the others."""
@@ -144,14 +98,7 @@ class RuleSlot:
         return self._slot is None or self._slot.release()
 
     def __enter__(self) -> Self:
-        if self._slot is None:
-            self._admit(self._judge(None))
-            return self
-        try:
-            self._slot.__enter__()
-        except RateLimitExceeded as error:
-            raise RequestRefused(self._judge(error.decision)) from None
-        self._judge(self._slot.decision)
+        run(self._enter(methodcaller("__enter__")))
         return self
 
     def __exit__(
@@ -162,11 +109,3 @@ class RuleSlot:
     ) -> None:
         if self._slot is not None:
             self._slot.__exit__(kind, error, traceback)
-
-    def _judge(self, decision: Decision | None) -> Verdict:
-        self.verdict = self._asked.verdict(decision, self._clock.time_ns() / 1e9)
-        return self.verdict
-
-    def _admit(self, verdict: Verdict) -> None:
-        if not verdict.allowed:
-            raise RequestRefused(verdict)

@@ -161,7 +161,7 @@ class Verdict(Struct, frozen=True):
             if of_rule:
                 found.extend(_part(applied, part, n + 1) for n, part in enumerate(of_rule))
             else:
-                found.append(_part_without_limit(applied, self.now))
+                found.append(part_without_limit(applied, self.now))
         return tuple(found)
 
     def __bool__(self) -> bool:
@@ -185,14 +185,20 @@ class RequestRefused(LimenError):
         return (RequestRefused, (self.verdict,))
 
 
-def verdict_of(rules: RuleSet, found: Resolution, decision: Decision | None, now: float) -> Verdict:
-    """Put together what the rules asked for and what the limiter said."""
+def verdict_of(
+    rules: RuleSet,
+    found: Resolution,
+    applied: Sequence[Applied],
+    decision: Decision | None,
+    now: float,
+) -> Verdict:
+    """Combine the rules that apply with the decision of the limiter.
+
+    `applied` are the rules that take part in the verdict.
+    """
     rule: str | None = None
     retry_after: float | None = 0.0
-    applied = found.applied
     if found.refused:
-        # Nobody asked the others.
-        applied = [of for of in applied if of.refusal]
         binding = max([of for of in applied if of.enforce], key=_ends)
         rule = binding.rule.name
         retry_after = None if _ends(binding) == math.inf else _ends(binding) - now
@@ -211,6 +217,11 @@ def verdict_of(rules: RuleSet, found: Resolution, decision: Decision | None, now
         tuple(applied),
         now,
     )
+
+
+def verdict_without_rules(decision: Decision, version: str) -> Verdict:
+    """Return the verdict on limits that no rule names; `version` is that of the active rules."""
+    return Verdict(decision.allowed, None, version, decision, decision.retry_after, (), (), ())
 
 
 def _ends(applied: Applied) -> float:
@@ -238,7 +249,8 @@ def _part(applied: Applied, part: Decision, number: int) -> Part:
     )
 
 
-def _part_without_limit(applied: Applied, now: float) -> Part:
+def part_without_limit(applied: Applied, now: float) -> Part:
+    """Return the part of a rule that counts nothing: unlimited, or refusing by itself."""
     rule, allowance = applied.rule, applied.allowance
     retry_after: float | None = 0.0
     if applied.refusal is not None:

@@ -10,13 +10,14 @@ from limen.http.address import (
     ClientAddresses,
     ProxyHeader,
 )
-from limen.http.answer import COUNTED, Answer, Quota, answer_of, answer_of_verdict
+from limen.http.answer import COUNTED, Answer, Quota, answer_of, answer_of_verdict, title_of
 from limen.http.headers import (
-    MAX_POLICIES,
-    Policy,
+    Outcome,
+    Policies,
     headers,
     policies,
     raw_headers,
+    raw_headers_of,
     retry_after_s,
 )
 from limen.http.paths import is_ambiguous, normal_path
@@ -26,14 +27,14 @@ from limen.http.styles import HeaderStyle, exposed_headers, valid_styles
 
 __all__ = [
     "COUNTED",
-    "MAX_POLICIES",
     "OPTIONAL_WHITESPACE",
     "AddressSettings",
     "Answer",
     "Client",
     "ClientAddresses",
     "HeaderStyle",
-    "Policy",
+    "Outcome",
+    "Policies",
     "Problem",
     "ProxyHeader",
     "Quota",
@@ -47,9 +48,11 @@ __all__ = [
     "normal_path",
     "policies",
     "raw_headers",
+    "raw_headers_of",
     "refusal",
     "retry_after_s",
     "shedding",
     "status_of",
+    "title_of",
     "valid_styles",
 ]

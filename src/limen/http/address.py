@@ -10,15 +10,23 @@ that is never looked at.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv6Address
 from itertools import islice
 from typing import Literal, get_args
 
 from msgspec import Struct
 
-from limen.errors import ConfigurationError, shown
+from limen.errors import ConfigurationError, InvalidInput, shown
+from limen.model.network import (
+    Network,
+    Networks,
+    Number,
+    address_text,
+    read_address,
+    read_network,
+)
 
 ProxyHeader = Literal[
     "x-forwarded-for", "forwarded", "x-real-ip", "cf-connecting-ip", "true-client-ip"
@@ -26,9 +34,6 @@ ProxyHeader = Literal[
 """The first two are lists that every proxy adds to; the others hold one address."""
 UNIX = "unix"
 """What stands for a socket in the file system, among the proxies that are trusted."""
-
-Number = tuple[int, int]
-"""An address: its version, and its bits. IPv4 written as IPv6 is IPv4."""
 
 _logger = logging.getLogger("limen")
 _LISTS = ("x-forwarded-for", "forwarded")
@@ -86,7 +91,8 @@ class ClientAddresses:
         self._hops = settings.trusted_hops
         self._prefix = _valid_prefix(settings.ipv6_prefix)
         self._trusts_unix = UNIX in settings.trusted_proxies
-        self._proxies = _Networks(text for text in settings.trusted_proxies if text != UNIX)
+        networks = [text for text in settings.trusted_proxies if text != UNIX]
+        self._proxies = Networks(map(_trusted_network, networks))
 
     def of(self, peer: str | None, lines: Sequence[str] = ()) -> Client | None:
         """Return the client, or None when it has no address.
@@ -94,15 +100,10 @@ class ClientAddresses:
         `peer` is who connected, None or a path for a socket in the file system; `lines` are the
         values of the header, one for each time it was sent, in order.
         """
-        if self.header is None and peer and len(peer) <= _MAX_ADDRESS:
-            return _known(peer, self._prefix)
-        found = _number(peer) if peer else None
-        if self.header is not None and lines:
-            if self._hops:
-                found = self._counted(found, lines)
-            elif self._is_trusted(found):
-                found = self._walked(found, lines)
-        return None if found is None else _client(found, self._prefix)
+        number = _number(peer) if peer else None
+        if self.header is not None and lines and (self._hops or self._is_trusted(number)):
+            number = self._forwarded(number, lines)
+        return None if number is None else _client(number, self._prefix)
 
     def trusts(self, peer: str | None) -> bool:
         """Return whether who connected is one of the proxies that are trusted by name."""
@@ -145,50 +146,29 @@ class ClientAddresses:
     def _is_trusted(self, peer: Number | None) -> bool:
         return self._trusts_unix if peer is None else self._proxies.holds(peer)
 
-    def _walked(self, peer: Number | None, lines: Sequence[str]) -> Number | None:
-        """Go left past those who are trusted. Where nobody can be read, the last one counts."""
-        good = peer
-        for entry in _entries(lines, self.header):
-            hop = _number(entry)
-            if hop is None:
-                break
-            good = hop
-            if self.header not in _LISTS or not self._proxies.holds(hop):
-                break
-        return good
+    def _forwarded(self, peer: Number | None, lines: Sequence[str]) -> Number | None:
+        """Go left past the proxies: as many as there are, or those that are trusted.
 
-    def _counted(self, peer: Number | None, lines: Sequence[str]) -> Number | None:
-        """Go left as many steps as there are proxies. Who came by fewer is known by the peer."""
-        hops = self._hops if self.header in _LISTS else 1
-        entries = list(islice(_entries(lines, self.header), hops))
-        if len(entries) < hops:
-            return peer
-        good = peer
+        Where an address cannot be read, the last one counts. A client that came by fewer proxies is
+        known by the peer.
+        """
+        is_list = self.header in _LISTS
+        entries = _entries(lines, self.header)
+        if self._hops:
+            hops = self._hops if is_list else 1
+            nearest = list(islice(entries, hops))
+            if len(nearest) < hops:
+                return peer
+            entries = iter(nearest)
+        client = peer
         for entry in entries:
             hop = _number(entry)
             if hop is None:
                 break
-            good = hop
-        return good
-
-
-class _Networks:
-    """A set of networks, in which an address is found by one look for each length of prefix."""
-
-    __slots__ = ("_tables",)
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self._tables: dict[tuple[int, int], set[int]] = {}
-        for text in texts:
-            version, cut, start = _read_network(text)
-            self._tables.setdefault((version, cut), set()).add(start)
-
-    def holds(self, number: Number) -> bool:
-        version, bits = number
-        for (of_version, cut), starts in self._tables.items():
-            if of_version == version and bits >> cut in starts:
-                return True
-        return False
+            client = hop
+            if not self._hops and not (is_list and self._proxies.holds(hop)):
+                break
+        return client
 
 
 def _entries(lines: Sequence[str], header: str | None) -> Iterator[str]:
@@ -299,17 +279,7 @@ def _read(text: str) -> Number | None:
         text, _, port = text.partition(":")
         if not _is_port(f":{port}"):
             return None
-    return None if len(text) > _MAX_ADDRESS else _number_of(text)
-
-
-def _number_of(text: str) -> Number | None:
-    try:
-        address = ip_address(text)
-    except ValueError:
-        return None
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return 4, int(address.ipv4_mapped)
-    return address.version, int(address)
+    return read_address(text)
 
 
 def _is_port(text: str) -> bool:
@@ -323,55 +293,30 @@ def _is_port(text: str) -> bool:
 
 
 @lru_cache(maxsize=8_192)
-def _known(peer: str, prefix: int) -> Client | None:
-    """Return the client that a peer is, by one look."""
-    found = _number(peer)
-    return None if found is None else _client(found, prefix)
-
-
-@lru_cache(maxsize=8_192)
 def _client(number: Number, prefix: int) -> Client:
     version, bits = number
     if version == 6 and bits >> 32 == _NAT64:
         # Behind a translator, which gives every IPv4 client one of these.
         version, bits = 4, bits & 0xFFFF_FFFF
-    if version == 4:
-        text = str(IPv4Address(bits))
-        return Client(text, text)
-    cut = 128 - prefix
-    return Client(str(IPv6Address(bits)), str(IPv6Address(bits >> cut << cut)))
+    cut = 128 - prefix if version == 6 else 0
+    return Client(address_text((version, bits)), address_text((version, bits >> cut << cut)))
 
 
-def _read_network(text: object) -> tuple[int, int, int]:
-    """Return a network as its version, the bits that are cut off, and what is left."""
+def _trusted_network(text: object) -> Network:
     if not isinstance(text, str):
         raise ConfigurationError(f"trusted_proxies must be a list of text, got {shown(text)}")
-    if text == "*":
-        raise ConfigurationError(
-            "trusted_proxies cannot be '*': whoever connects could then choose an address; "
-            "name the networks of the proxies, or say how many there are by trusted_hops"
-        )
     try:
-        found = ip_network(text)
-    except ValueError:
-        try:
-            meant = f"; did you mean '{ip_network(text, strict=False)}'?"
-        except ValueError:
-            meant = ""
+        network = None if text == "*" else read_network(text)
+    except InvalidInput as error:
         raise ConfigurationError(
-            "trusted_proxies must be networks such as '10.0.0.0/8', addresses, or 'unix', "
-            f"got {shown(text)}{meant}"
+            f"trusted_proxies must be networks, addresses or 'unix': {error}"
         ) from None
-    if not found.prefixlen:
+    if network is None or not network.prefixlen:
         raise ConfigurationError(
             f"trusted_proxies cannot be {shown(text)}: whoever connects could then choose an "
             "address; name the networks of the proxies, or say how many there are by trusted_hops"
         )
-    version, bits, length = found.version, int(found.network_address), found.prefixlen
-    if version == 6 and length >= 96 and bits >> 32 == 0xFFFF:
-        version, bits, length = 4, bits & 0xFFFF_FFFF, length - 96
-    cut = (32 if version == 4 else 128) - length
-    return version, cut, bits >> cut
+    return network
 
 
 def _valid_header(settings: AddressSettings) -> str | None:

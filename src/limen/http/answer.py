@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from limen.model import Concurrency, Decision, Limit, Source
+from limen.model import Concurrency, Decision, Limit, Source, binding
 
 COUNTED = frozenset({"store", "local"})
 """The sources that count; the others let everybody pass, or nobody."""
@@ -66,9 +66,11 @@ class Answer(Struct, frozen=True):
         None when nobody counted.
         """
         counted = [quota for quota in self.quotas if quota.is_counted]
-        if not self.allowed:
-            return max([quota for quota in counted if not quota.allowed], key=wait_of, default=None)
-        return min(counted, key=share_of, default=None)
+        if not counted:
+            return None
+        quota = counted[binding(counted)]
+        # A request can be refused by a rule that does not count.
+        return quota if quota.allowed == self.allowed else None
 
 
 class RuleLike(Protocol):
@@ -152,11 +154,6 @@ def answer_of_verdict(verdict: VerdictLike) -> Answer:
     return Answer(verdict.allowed, tuple(quotas), verdict.retry_after, tuple(blocked), lacks)
 
 
-def whole(limit: Limit | Concurrency) -> int:
-    """Return the most that can be left: a full bucket has its burst, not its quota."""
-    return limit.slots if isinstance(limit, Concurrency) else limit.capacity
-
-
 def _quota(part: Decision, name: str, per: tuple[str, ...] = ()) -> Quota:
     return Quota(
         name,
@@ -176,13 +173,3 @@ def title_of(limit: Limit | Concurrency) -> str:
     if limit.name is not None:
         return limit.name
     return f"{limit.slots} at once" if isinstance(limit, Concurrency) else str(limit)
-
-
-def wait_of(quota: Quota) -> float:
-    """Return the seconds until a quota would let the request pass; infinite for never."""
-    return float("inf") if quota.retry_after is None else quota.retry_after
-
-
-def share_of(quota: Quota) -> float:
-    """Return which part of a quota is left."""
-    return quota.remaining / whole(quota.limit)

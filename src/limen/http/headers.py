@@ -22,14 +22,15 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import Protocol
 from zlib import crc32
 
 from msgspec import Struct
 
 from limen.errors import InvalidInput
-from limen.http.answer import COUNTED, Answer, Quota, share_of, wait_of, whole
+from limen.http.answer import COUNTED, Answer
 from limen.http.styles import RETRY_AFTER, WRITTEN, HeaderStyle, unknown_style
-from limen.model import Concurrency, Limit
+from limen.model import Bound, Concurrency, Limit, Source, binding
 
 MAX_POLICIES = 16
 """How many policies fit into the headers: proxies drop responses whose headers pass 4 or 8 KB."""
@@ -42,29 +43,70 @@ _RAW_NAMES = {
 }
 
 
+class LimitResult(Bound, Protocol):
+    """The result of one limit: a `Decision` or a `Quota`."""
+
+    @property
+    def reset_after(self) -> float:
+        """Seconds until nothing is counted any more."""
+
+    @property
+    def source(self) -> Source:
+        """The component that decided."""
+
+
+class Outcome(Struct, frozen=True, gc=False):
+    """The results of all limits that could have refused a request, in the order of the rules."""
+
+    allowed: bool
+    retry_after: float | None
+    """Seconds until the request would be allowed; None is never."""
+    results: Sequence[LimitResult]
+    policies: Policies
+    """One for each result."""
+
+
 def headers(
     answer: Answer,
     styles: Iterable[HeaderStyle] = ("draft-11",),
     now: float | None = None,
 ) -> list[tuple[str, str]]:
-    """Return the headers of an answer, in the styles asked for.
+    """Return the headers of an answer, in the styles asked for, as `headers_of` does."""
+    return headers_of(outcome_of(answer), styles, now)
+
+
+def outcome_of(answer: Answer) -> Outcome:
+    """Return the results of an answer with their policies."""
+    quotas = answer.quotas
+    named = policies(
+        tuple([quota.name for quota in quotas]), tuple([quota.limit for quota in quotas])
+    )
+    return Outcome(answer.allowed, answer.retry_after, quotas, named)
+
+
+def headers_of(
+    outcome: Outcome,
+    styles: Iterable[HeaderStyle] = ("draft-11",),
+    now: float | None = None,
+) -> list[tuple[str, str]]:
+    """Return the rate limit headers of a response, in the styles asked for.
 
     `Retry-After` comes with every refusal, whatever the style, unless no wait would help. `now`, in
-    seconds since 1970, is needed by `x-ratelimit` alone. No limits, no headers.
+    seconds since 1970, is needed by `x-ratelimit` alone. Without limits there are no headers.
     """
-    found: list[tuple[str, str]] = []
+    rendered: list[tuple[str, str]] = []
     for style in styles:
         if style == "draft-11":
-            found += _draft_11(answer)
+            rendered += _draft_11(outcome)
         elif style == "draft-07":
-            found += _draft_07(answer)
+            rendered += _draft_07(outcome)
         elif style == "draft-03":
-            found += _draft_03(answer)
+            rendered += _draft_03(outcome)
         else:
-            found += _x_ratelimit(answer, _start(style, now))
-    if not answer.allowed and answer.retry_after is not None:
-        found.append((RETRY_AFTER, str(retry_after_s(answer.retry_after))))
-    return found
+            rendered += _x_ratelimit(outcome, _start(style, now))
+    if not outcome.allowed and outcome.retry_after is not None:
+        rendered.append((RETRY_AFTER, str(retry_after_s(outcome.retry_after))))
+    return rendered
 
 
 def raw_headers(
@@ -72,8 +114,17 @@ def raw_headers(
     styles: Iterable[HeaderStyle] = ("draft-11",),
     now: float | None = None,
 ) -> list[tuple[bytes, bytes]]:
-    """Return the same as ASGI wants them: bytes, and names in lower case."""
-    return [(_RAW_NAMES[name], value.encode()) for name, value in headers(answer, styles, now)]
+    """Return `headers` as bytes, with names in lower case."""
+    return raw_headers_of(outcome_of(answer), styles, now)
+
+
+def raw_headers_of(
+    outcome: Outcome,
+    styles: Iterable[HeaderStyle] = ("draft-11",),
+    now: float | None = None,
+) -> list[tuple[bytes, bytes]]:
+    """Return `headers_of` as bytes, with names in lower case."""
+    return [(_RAW_NAMES[name], value.encode()) for name, value in headers_of(outcome, styles, now)]
 
 
 def retry_after_s(seconds: float) -> int:
@@ -147,43 +198,61 @@ def policy_of(name: str, limit: Limit | Concurrency) -> Policy:
     return Policy(quoted, terms, limit.capacity, window, True)
 
 
-def policies(names: Iterable[str], limits: Iterable[Limit | Concurrency]) -> list[Policy]:
+class Policies(Struct, frozen=True, gc=False):
+    """The policies of all limits of a request, in the order of the limits."""
+
+    each: tuple[Policy, ...]
+    text: str
+    """The value of `RateLimit-Policy`, if there are at most `MAX_POLICIES`."""
+
+
+@lru_cache(maxsize=4_096)
+def policies(names: tuple[str, ...], limits: tuple[Limit | Concurrency, ...]) -> Policies:
     """Return what headers say of some limits: no two under the same name."""
-    return [policy_of(name, limit) for name, limit in zip(unique(names), limits, strict=True)]
+    pairs = zip(unique(names), limits, strict=True)
+    each = tuple([policy_of(name, limit) for name, limit in pairs])
+    return Policies(each, _policy_text(each[:MAX_POLICIES]))
 
 
-def _draft_11(answer: Answer) -> list[tuple[str, str]]:
-    quotas = answer.quotas
-    if not quotas:
+def _policy_text(each: Iterable[Policy]) -> str:
+    return ", ".join([policy.terms for policy in each])
+
+
+def _draft_11(outcome: Outcome) -> list[tuple[str, str]]:
+    allowed, results = outcome.allowed, outcome.results
+    if not results:
         return []
-    found = policies([quota.name for quota in quotas], [quota.limit for quota in quotas])
-    pairs = [(quotas[at], found[at]) for at in listed(quotas)]
-    standings = [
-        policy.standing(quota.allowed, quota.remaining, quota.retry_after, quota.reset_after)
-        for quota, policy in pairs
-        if quota.allowed == answer.allowed and quota.source in COUNTED
-    ]
-    headers = [("RateLimit-Policy", ", ".join([policy.terms for _, policy in pairs]))]
-    if standings:
-        headers.append(("RateLimit", ", ".join(standings)))
-    return headers
+    named, text = outcome.policies.each, outcome.policies.text
+    if len(results) > MAX_POLICIES:
+        chosen = listed(results)
+        results, named = [results[at] for at in chosen], tuple([named[at] for at in chosen])
+        text = _policy_text(named)
+    items: list[str] = []
+    for each, policy in zip(results, named, strict=True):
+        if each.allowed == allowed and each.source in COUNTED:
+            item = policy.standing(allowed, each.remaining, each.retry_after, each.reset_after)
+            items.append(item)
+    rendered = [("RateLimit-Policy", text)]
+    if items:
+        rendered.append(("RateLimit", ", ".join(items)))
+    return rendered
 
 
-def _draft_07(answer: Answer) -> list[tuple[str, str]]:
-    windows, standing = _windows(answer.quotas), _standing(answer)
-    found = [("RateLimit-Policy", windows)] if windows else []
+def _draft_07(outcome: Outcome) -> list[tuple[str, str]]:
+    windows, standing = _windows(outcome), _standing(outcome)
+    rendered = [("RateLimit-Policy", windows)] if windows else []
     if standing is not None and standing[2] is not None:
         most, left, reset = standing
-        found.append(("RateLimit", f"limit={most}, remaining={left}, reset={reset}"))
-    return found
+        rendered.append(("RateLimit", f"limit={most}, remaining={left}, reset={reset}"))
+    return rendered
 
 
-def _draft_03(answer: Answer) -> list[tuple[str, str]]:
-    standing = _standing(answer)
+def _draft_03(outcome: Outcome) -> list[tuple[str, str]]:
+    standing = _standing(outcome)
     if standing is None or standing[2] is None:
         return []
     most, left, reset = standing
-    windows = _windows(answer.quotas)
+    windows = _windows(outcome)
     return [
         ("RateLimit-Limit", f"{most}, {windows}" if windows else str(most)),
         ("RateLimit-Remaining", str(left)),
@@ -191,15 +260,15 @@ def _draft_03(answer: Answer) -> list[tuple[str, str]]:
     ]
 
 
-def _x_ratelimit(answer: Answer, start: float) -> list[tuple[str, str]]:
-    standing = _standing(answer)
+def _x_ratelimit(outcome: Outcome, start: float) -> list[tuple[str, str]]:
+    standing = _standing(outcome)
     if standing is None:
         return []
     most, left, reset = standing
-    found = [("X-RateLimit-Limit", str(most)), ("X-RateLimit-Remaining", str(left))]
+    rendered = [("X-RateLimit-Limit", str(most)), ("X-RateLimit-Remaining", str(left))]
     if reset is not None:
-        found.append(("X-RateLimit-Reset", str(_whole_s(start + reset))))
-    return found
+        rendered.append(("X-RateLimit-Reset", str(_whole_s(start + reset))))
+    return rendered
 
 
 def _start(style: HeaderStyle, now: float | None) -> float:
@@ -212,46 +281,50 @@ def _start(style: HeaderStyle, now: float | None) -> float:
     return now
 
 
-def _standing(answer: Answer) -> tuple[int, int, int | None] | None:
-    """Return the whole of the limit that binds, what is left of it, and for how many seconds.
+def _standing(outcome: Outcome) -> tuple[int, int, int | None] | None:
+    """Return the capacity of the binding limit, what is left of it, and for how many seconds.
 
-    Never more than the whole is left, and never less than nothing. None when nobody counted.
+    None when no limit counted.
     """
-    quota = answer.binding
-    if quota is None:
+    counted = [at for at, each in enumerate(outcome.results) if each.source in COUNTED]
+    if not outcome.allowed:
+        counted = [at for at in counted if not outcome.results[at].allowed]
+    if not counted:
         return None
-    most = whole(quota.limit)
-    policy = policy_of(quota.name, quota.limit)
-    seconds = policy.effective_s(quota.allowed, quota.retry_after, quota.reset_after)
-    return most, min(max(quota.remaining, 0), most), seconds
+    at = counted[binding([outcome.results[at] for at in counted])]
+    result, policy = outcome.results[at], outcome.policies.each[at]
+    seconds = policy.effective_s(result.allowed, result.retry_after, result.reset_after)
+    return policy.most, min(max(result.remaining, 0), policy.most), seconds
 
 
-def _windows(quotas: tuple[Quota, ...]) -> str:
+def _windows(outcome: Outcome) -> str:
     """Return policies as the older drafts list them: `10;w=1, 100;w=60`. Empty when there are none.
 
-    A month and slots have no window, which those drafts cannot do without.
+    A month and slots have no window, which those drafts require.
     """
     longest: dict[int, int] = {}
-    for at in listed(quotas):
-        policy = policy_of(quotas[at].name, quotas[at].limit)
+    for at in listed(outcome.results):
+        policy = outcome.policies.each[at]
         if policy.window_s is not None:
             longest[policy.most] = max(policy.window_s, longest.get(policy.most, 0))
     return ", ".join([f"{most};w={window_s}" for most, window_s in longest.items()])
 
 
-def listed(quotas: tuple[Quota, ...]) -> Sequence[int]:
-    """Return the positions of the quotas that a response names, in order: at most `MAX_POLICIES`.
+def listed(results: Sequence[LimitResult]) -> Sequence[int]:
+    """Return the positions of the results that a response names, in order: at most `MAX_POLICIES`.
 
-    Refusing quotas come first, the longest wait before others; then those nearest their limit.
+    Refusing limits come first, the longest wait before others; then those nearest their limit.
     """
-    if len(quotas) <= MAX_POLICIES:
-        return range(len(quotas))
+    if len(results) <= MAX_POLICIES:
+        return range(len(results))
 
-    def nearness(at: int) -> tuple[bool, float]:
-        quota = quotas[at]
-        return quota.allowed, share_of(quota) if quota.allowed else -wait_of(quota)
+    def urgency(at: int) -> tuple[bool, float]:
+        result = results[at]
+        if not result.allowed:
+            return False, -math.inf if result.retry_after is None else -result.retry_after
+        return True, result.remaining / result.limit.capacity
 
-    return sorted(sorted(range(len(quotas)), key=nearness)[:MAX_POLICIES])
+    return sorted(sorted(range(len(results)), key=urgency)[:MAX_POLICIES])
 
 
 def _window_s(limit: Limit) -> int | None:

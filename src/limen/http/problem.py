@@ -11,7 +11,7 @@ from http import HTTPStatus
 import msgspec
 from msgspec import Struct
 
-from limen.http.answer import Answer, Quota, whole
+from limen.http.answer import Answer, Quota
 from limen.http.forms import form_of, page
 from limen.http.headers import ascii_name, headers, listed, retry_after_s, unique
 from limen.http.styles import RETRY_AFTER, HeaderStyle
@@ -196,7 +196,7 @@ def _seconds(answer: Answer) -> int | None:
 def _allowed(quota: Quota) -> str:
     """Say what is allowed: `100 requests a minute are allowed for this user`."""
     limit = quota.limit
-    count = whole(limit) if isinstance(limit, Concurrency) else limit.quota
+    count = limit.quota
     thing = "request" if quota.cost == 1 else "unit"
     things, are = (thing, "is") if count == 1 else (f"{thing}s", "are")
     whom = f" for this {_and(quota.per)}" if quota.per else ""
@@ -212,7 +212,7 @@ def _allowed(quota: Quota) -> str:
 
 def _way_out(quota: Quota, seconds: int | None) -> str:
     if seconds is None:
-        if quota.cost > whole(quota.limit):
+        if quota.cost > quota.limit.capacity:
             return f"this one counts {quota.cost:,}, which never fits"
         return "waiting does not help"
     wait = _wait(seconds)

@@ -9,64 +9,33 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from itertools import islice
-from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
-from msgspec import Struct
-
-from limen import fork
-from limen.backends import (
-    AsyncBackend,
-    Change,
-    Correct,
-    Fault,
-    Release,
-    Renew,
-    Reset,
-    Shard,
-    Vitals,
-)
-from limen.backends.memory import AsyncMemoryBackend, MemoryBackend
+from limen.backends import AsyncBackend, Change, Correct, Fault, Prepared, Reset, Vitals
+from limen.backends.memory import AsyncMemoryBackend
 from limen.clock import Clock
 from limen.ending import to_the_end
 from limen.errors import ConfigurationError, RateLimitExceeded, StoreError
-from limen.guarded import Guard
+from limen.flow import run_async
 from limen.limiter import plan
 from limen.limiter.decorate import KeyFunction, key_function, name_of
-from limen.limiter.line import Lines, Patience, as_refusal, counts_denied
-from limen.limiter.settings import Observer, open_store_async, valid_instances, validate
+from limen.limiter.flows import LimiterFlows
+from limen.limiter.keeper import AsyncKeeper
+from limen.limiter.line import Lines, Patience, as_refusal
+from limen.limiter.settings import Observer, open_store_async, validate
 from limen.limiter.slot import AsyncSlot
 from limen.limiter.sync import Limiter
-from limen.model import (
-    Check,
-    Concurrency,
-    Decision,
-    Limit,
-    OnError,
-    Reading,
-    Receipt,
-    decision_of,
-    receipt_ids,
-)
+from limen.model import Check, Concurrency, Decision, Limit, OnError, Receipt
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster
 
-_ALLOWED = itemgetter(0)
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Prepared(Struct, frozen=True, gc=False):
-    """Checks that will be asked again and again."""
-
-    checks: tuple[Check, ...]
-    asked: object
-    """The same as the store is asked."""
-
-
-class AsyncLimiter:
+class AsyncLimiter(LimiterFlows[AsyncBackend]):
     """Decides whether requests may pass. Safe to share between tasks.
 
     ```python
@@ -89,15 +58,10 @@ class AsyncLimiter:
         clock: Clock | None = None,
     ) -> None:
         settings = validate(store, namespace, on_error, instances, deadline, observers, clock)
-        self._backend = open_store_async(settings)
-        self._memory = _memory_of(self._backend)
-        self._guard = Guard(settings.on_error, settings.instances)
+        backend = open_store_async(settings)
+        memory = backend.memory if isinstance(backend, AsyncMemoryBackend) else None
+        super().__init__(settings, backend, memory)
         self._deadline = settings.deadline
-        self._clock = settings.clock
-        self._observers = settings.observers
-        self._limits = plan.Limits()
-        self.after_fork()
-        fork.watch(self)
 
     @classmethod
     def beside(cls, limiter: Limiter) -> AsyncLimiter | None:
@@ -116,7 +80,7 @@ class AsyncLimiter:
 
     def after_fork(self) -> None:
         """Make anew what two processes must not share. Not for you to call."""
-        self._ids = receipt_ids()
+        super().after_fork()
         self._behind: set[asyncio.Task[None]] = set()
         self._lines: Lines[asyncio.Future[None]] = Lines()
 
@@ -126,115 +90,43 @@ class AsyncLimiter:
         Raises `InvalidInput` or `InvalidLimit` for arguments that make no sense, and charges
         nothing then.
         """
-        return await self._ask(self._limits.checks(limits, key, cost))
+        return await self.run(self._backend.prepare(self._limits.checks(limits, key, cost)))
 
     async def decide(
         self, *checks: Check, charge: bool = True, within: float | None = None
     ) -> Decision:
         """Decide several checks together, each with its own key and cost: all or nothing.
 
-        Without `charge` it says what it would decide, and charges nothing, as `peek` does. `within`
-        is for this call the deadline in seconds.
+        Without `charge` it is a peek: it reports the decision and charges nothing. `within` is the
+        deadline of this call, in seconds.
         """
-        found = plan.validated(checks, slots=not charge)
-        return await self.ask(found, charge=charge, within=within)
+        checks = plan.validated(checks, slots=not charge)
+        return await self.run(self.prepare(checks, charge=charge), within)
 
-    async def ask(
-        self, checks: tuple[Check, ...], *, charge: bool = True, within: float | None = None
-    ) -> Decision:
-        """Decide checks that rules made, as `decide` does: they are valid, and not looked at."""
-        if charge:
-            memory, check = self._memory, checks[0]
-            if memory is not None and len(checks) == 1 and check.enforce:
-                limit = check.limit
-                if type(limit) is Limit:
-                    return self._alone_in_memory(memory, check, limit)
-            return await self._ask(checks, within=within)
-        # Whoever only looks at slots holds none, and needs no name of its own.
-        return await self._ask(checks, "nobody", charge=False, within=within)
+    async def run(self, prepared: Prepared, within: float | None = None) -> Decision:
+        """Decide prepared checks. Every decision is made here.
 
-    async def admit(
-        self, prepared: Prepared, within: float | None = None
-    ) -> tuple[Reading, ...] | Decision:
-        """Decide checks that were prepared, as `decide` does.
-
-        For who answers very many: when the store lets all of them pass, and nobody observes, this
-        is what it said of each, and no decision is made of it.
+        `within` is the deadline of this call, in seconds. After a fault of the store, the fallback
+        decides.
         """
-        checks = prepared.checks
-        answer = await self._backend.run_prepared(checks, prepared.asked, within)
-        return self.admitted(checks, answer)
-
-    def prepare(self, checks: tuple[Check, ...]) -> Prepared:
-        """Return checks that rules made, and that are all enforced, for who asks them again."""
-        return Prepared(checks, self._backend.prepare(checks))
-
-    def admit_soon(
-        self, prepared: Prepared, tell: Callable[[tuple[Reading, ...] | Fault], object]
-    ) -> bool:
-        """Do what `admit` does, without a task that waits for it.
-
-        `tell` is called at once, or later by the loop: with what `admitted` takes. It must not
-        raise. False, and nothing is done, when only `admit` can do it.
-        """
-        return self._backend.run_soon(prepared.asked, tell)
-
-    def admitted(
-        self, checks: tuple[Check, ...], answer: tuple[Reading, ...] | Fault
-    ) -> tuple[Reading, ...] | Decision:
-        """Return what `admit` returns, once the store was asked."""
-        if isinstance(answer, Fault) or self._observers or not all(map(_ALLOWED, answer)):
-            return self._decision(checks, answer, "", charge=True)
-        if self._memory is None:
-            self._guard.record(checks, answer)
-        return answer
-
-    def _alone_in_memory(self, memory: MemoryBackend, check: Check, limit: Limit) -> Decision:
-        """Decide a single check, which most are, where there is nothing to wait for."""
-        reading = memory.run(limit, check.key, check.cost)
-        decision = decision_of(check, reading, "store", next(self._ids))
-        if self._observers:
-            plan.notify(self._observers, decision)
-        return decision
-
-    async def _ask(
-        self,
-        checks: tuple[Check, ...],
-        holder: str = "",
-        *,
-        charge: bool = True,
-        within: float | None = None,
-    ) -> Decision:
-        began_at = time.monotonic() if self._guard.owed else 0.0
-        answer = await self._backend.run_all(checks, charge, holder, within)
-        if began_at and not isinstance(answer, Fault):
-            await self._pay_in_passing(began_at + (within or self._deadline))
-        return self._decision(checks, answer, holder, charge=charge)
-
-    def _decision(
-        self,
-        checks: tuple[Check, ...],
-        answer: tuple[Reading, ...] | Fault,
-        holder: str,
-        *,
-        charge: bool,
-    ) -> Decision:
+        guard = self._guard
+        began_at = time.monotonic() if guard.owed else 0.0
+        answer = await self._backend.run(prepared, within)
         if isinstance(answer, Fault):
-            readings, sources = self._guard.decide(answer, checks, charge, holder)
-            decision = plan.combine(checks, readings, next(self._ids), sources, answer.kind)
-            self._have_paid()
+            decision = plan.fall_back(guard, prepared, answer, next(self._ids))
+            self._replay_if_due()
         else:
-            decision = plan.combine(checks, answer, next(self._ids))
+            decision = plan.combine(prepared.checks, answer, next(self._ids))
             if self._memory is None:
-                self._guard.record(checks, answer)
-        if self._observers and charge:
+                guard.record(prepared.checks, answer)
+                if began_at:
+                    await self._pay_in_passing(began_at + (within or self._deadline))
+        if self._observers and prepared.charge:
             plan.notify(self._observers, decision)
         return decision
 
-    def _have_paid(self) -> None:
-        """See to it that what was admitted without the store is charged there when it is back."""
-        if self._guard.should_pay(time.monotonic()):
-            self._leave(_pay(weakref.ref(self)))
+    def _start_replay(self) -> None:
+        self._leave(_pay(weakref.ref(self)))
 
     def _leave(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Have something done behind the caller."""
@@ -244,7 +136,7 @@ class AsyncLimiter:
         return behind
 
     async def _pay_some(self) -> bool:
-        """Pay what can be paid now; return whether anything is owed still."""
+        """Replay pending charges; return whether any are left."""
         unpaid, debts = 0, self._guard.debts()
         while unpaid < plan.MOST_UNPAID and (batch := list(islice(debts, plan.MOST_UNPAID))):
             unpaid += await self._pay_together(batch)
@@ -252,10 +144,10 @@ class AsyncLimiter:
         return self._guard.keeps_paying(time.monotonic())
 
     async def _pay_in_passing(self, ends: float) -> None:
-        """Pay a few debts now, if whoever was to pay them is gone, as with a loop for each call."""
+        """Replay a few pending charges now, if the background replay ended with its loop."""
         now = time.monotonic()
         if now < ends and self._guard.should_pay(now):
-            # A task, so that nobody who is cancelled here takes them along.
+            # A task of its own: cancelling the caller does not cancel it.
             paying = self._leave(self._pay_few())
             await asyncio.wait([paying], timeout=ends - now)
 
@@ -275,22 +167,14 @@ class AsyncLimiter:
         return unpaid
 
     async def _change(self, change: Change) -> bool:
-        done = self._guard.change(change)
-        self._have_paid()
-        if done and isinstance(change, Renew):
-            # What was granted here is taken over by the store; while that is full, it is held here.
-            await self._backend.run_all((change.check,), True, change.holder)
-        if done is not None and not isinstance(change, Release):
-            return done
-        # A slot that was granted here may have been granted there too, by a reply that was lost.
-        answer = await self._backend.change(change)
-        if isinstance(answer, Fault):
-            return bool(done) or self._guard.give_up(answer, change)
-        return answer or bool(done)
+        return await run_async(self._changed(change))
 
     async def peek(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
-        """Say what `check` would say, and charge nothing. `remaining` is before charging."""
-        return await self._ask(self._limits.checks(limits, key, cost), charge=False)
+        """Return the decision of `check`, and charge nothing. `remaining` is before charging."""
+        return await self._peek(self._limits.checks(limits, key, cost))
+
+    def _peek(self, checks: tuple[Check, ...]) -> Awaitable[Decision]:
+        return self.run(self._backend.prepare(checks, False))
 
     async def refund(self, decision: Decision | Receipt) -> bool:
         """Give back what a decision charged and is still counted; return whether there was any.
@@ -345,35 +229,21 @@ class AsyncLimiter:
             turn.set_result(None)
         try:
             if not turn.done():
-                patience.wait_for(await self._ask(checks, charge=False), self._clock.monotonic())
+                patience.wait_for(await self._peek(checks), self._clock.monotonic())
                 await asyncio.wait([turn], timeout=patience.left(self._clock.monotonic()))
                 if not turn.done():
-                    raise RateLimitExceeded(as_refusal(await self._ask(checks, charge=False)))
-            while True:
-                # Where refusals count, ask first: who waits for his turn is not hammering.
-                decision = await self._ask(checks, charge=False) if counts_denied(checks) else None
-                if decision is None or decision.allowed:
-                    decision = await self._ask(checks)
-                if decision.allowed:
-                    await self._sit_out(decision, patience)
-                    return decision
-                pause = patience.wait_for(decision, self._clock.monotonic())
-                await self._clock.sleep_async(pause)
+                    raise RateLimitExceeded(as_refusal(await self._peek(checks)))
+            return await run_async(self._admit(checks, patience))
         finally:
             following = self._lines.leave(line, turn)
             if following is not None:
                 following.set_result(None)
 
-    async def _sit_out(self, decision: Decision, patience: Patience) -> None:
-        """Wait for as long as a leaky bucket says; give the place back when that fails."""
-        if not decision.delay:
-            return
-        try:
-            pause = patience.wait_for(decision, self._clock.monotonic())
-            await self._clock.sleep_async(pause)
-        except BaseException:
-            await to_the_end(self.refund(decision))
-            raise
+    def _sleep(self, seconds: float) -> Awaitable[None]:
+        return self._clock.sleep_async(seconds)
+
+    async def _give_back(self, decision: Decision) -> bool:
+        return await to_the_end(self.refund(decision))
 
     def slot(self, key: str | bytes, concurrency: Concurrency, *limits: Limit | str) -> AsyncSlot:
         """Return a slot of `key` to hold, under `limits` too; by `async with` it is held in there.
@@ -389,8 +259,12 @@ class AsyncLimiter:
         What `slot` is for one key, this is for several, as `decide` is to `check`. With the `id` of
         a slot that is held already, it can be renewed and released from here.
         """
-        found = plan.validated(checks, slots=True)
-        return AsyncSlot(self._ask, self._change, self._clock, found, id)
+        checks = plan.validated(checks, slots=True)
+        keeper = AsyncKeeper(self._change)
+        return AsyncSlot(self._hold, self._change, self._sleep, keeper, checks, id)
+
+    def _hold(self, checks: tuple[Check, ...], holder: str) -> Awaitable[Decision]:
+        return self.run(self._backend.prepare(checks, True, holder))
 
     def limit(
         self, *limits: Limit | str, key: str | KeyFunction | None = None, cost: int = 1
@@ -414,44 +288,17 @@ class AsyncLimiter:
                 decision = await self.check(key_of(*args, **kwargs), *limits, cost=cost)
                 if not decision.allowed:
                     raise RateLimitExceeded(decision)
-                await self._sit_out(decision, Patience(0.0, None))
+                if decision.delay:
+                    await run_async(self._sit_out(decision, Patience(0.0, None)))
                 return await function(*args, **kwargs)
 
             return guarded
 
         return decorate
 
-    @property
-    def shards(self) -> tuple[Shard, ...]:
-        """How each server of the store is doing, as this process sees it; nothing in memory."""
-        return self._backend.shards()
-
-    @property
-    def tables(self) -> dict[str, int]:
-        """The number of entries in this process: keys of the `memory` store; or keys counted here
-        while the store was away (`local`), keys `owed` to the store, and its last `readings`."""
-        return self._guard.tables if self._memory is None else {"memory": len(self._memory)}
-
-    @property
-    def lost_refunds(self) -> int:
-        """How many reservations could not be given back, and stay charged for their period."""
-        return self._backend.lost_refunds
-
     async def vitals(self) -> dict[str, Vitals]:
         """Return what each server of the store that answers says of itself: memory, load."""
         return await self._backend.vitals()
-
-    @property
-    def clock(self) -> Clock:
-        """What it waits by."""
-        return self._clock
-
-    def share_with(self, instances: int) -> None:
-        """Say how many processes there are now, this one included.
-
-        While the store is away, each may admit its share of a limit, as with `instances`.
-        """
-        self._guard.instances = valid_instances(instances)
 
     async def ping(self) -> None:
         """Connect to the store, or raise `StoreError`. Memory is always there."""
@@ -486,7 +333,3 @@ async def _pay(limiter: weakref.ref[AsyncLimiter]) -> None:
         alive = limiter()
         owes = alive is not None and await alive._pay_some()
         del alive
-
-
-def _memory_of(backend: AsyncBackend) -> MemoryBackend | None:
-    return backend.memory if isinstance(backend, AsyncMemoryBackend) else None

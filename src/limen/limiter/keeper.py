@@ -1,15 +1,17 @@
-"""`Keeper`: renews the slots that are held in this process, from a thread of its own."""
+"""`Keeper` and `AsyncKeeper`: renew the slots that are held in this process."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from limen import fork
 from limen.backends import Change, Release, Renew
+from limen.errors import StoreError
 from limen.model import Check, Concurrency
 
 _IDLE_S = 5.0
@@ -118,6 +120,36 @@ class Keeper:
                     return []
                 next_at = min((at for _, at in self._held.values()), default=idle_until)
                 self._changed.wait(next_at - now)
+
+
+class AsyncKeeper:
+    """Renews what an `AsyncSlot` holds, each place in a task of its own."""
+
+    def __init__(self, change: Callable[[Change], Awaitable[bool]]) -> None:
+        self._change = change
+        self._tasks: dict[Place, asyncio.Task[None]] = {}
+
+    def keep(self, check: Check, place: Place) -> None:
+        """Go on renewing until dropped."""
+        self._tasks[place] = asyncio.create_task(self._renew(check, place[0]))
+
+    def drop(self, place: Place) -> None:
+        """Stop renewing."""
+        task = self._tasks.pop(place, None)
+        if task is not None:
+            task.cancel()
+
+    async def _renew(self, check: Check, holder: str) -> None:
+        while True:
+            await asyncio.sleep(renewal_interval(check))
+            try:
+                renewed = await self._change(Renew(check, holder))
+            except StoreError as error:
+                log_not_renewed(check, holder, error)
+                continue
+            if not renewed:
+                log_lost(check, holder)
+                return
 
 
 def renewal_interval(check: Check) -> float:

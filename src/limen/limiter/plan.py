@@ -1,16 +1,16 @@
-"""What both limiters do before and after the store is asked. Pure: no I/O, no clock.
+"""The steps of a decision that both limiters share. Pure: no I/O, no clock.
 
-Arguments become checks; readings become one decision.
+Arguments become checks; the answer of the store becomes one decision.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 
-from limen.backends import Correct
+from limen.backends import Correct, Fault, Prepared
 from limen.errors import InvalidInput, shown
+from limen.guarded import Guard
 from limen.limiter.settings import Observer
 from limen.model import (
     MAX_COST,
@@ -21,6 +21,7 @@ from limen.model import (
     Reading,
     Receipt,
     Source,
+    binding,
     decision_of,
     valid_cost,
     valid_key,
@@ -30,6 +31,8 @@ _MAX_KNOWN = 1_024
 _MAX_CHECKS = 100
 PAY_S = 0.2
 """How often it is tried to have charged in the store what was admitted without it."""
+NOBODY = "nobody"
+"""The holder of a peek at slots: it holds none."""
 MOST_UNPAID = 16
 """After how many that could not be paid the others wait too."""
 _FOR_SLOTS = "{0!r} is for limiter.slot, which gives the slot back at the end"
@@ -141,6 +144,13 @@ def correct(decision: Decision | Receipt, actual_cost: int) -> Correct | None:
     return None if receipt is None else Correct(receipt, actual_cost)
 
 
+def fall_back(guard: Guard, prepared: Prepared, fault: Fault, id_: int) -> Decision:
+    """Return the decision of the fallback after a fault of the store."""
+    checks = prepared.checks
+    readings, sources = guard.decide(fault, checks, prepared.charge, prepared.holder)
+    return combine(checks, readings, id_, sources, fault.kind)
+
+
 def combine(
     checks: Sequence[Check],
     readings: Sequence[Reading],
@@ -148,82 +158,53 @@ def combine(
     sources: Sequence[Source] | None = None,
     fault: str = "",
 ) -> Decision:
-    """Make one decision of the readings; with several, the binding check speaks for all.
+    """Build one decision from the readings. Of several, the fields are those of the binding one.
 
-    `sources` says who gave each reading, and `fault` why it was not the store; None is the store.
+    `sources` names the origin of each reading; None is the store for all. `fault` is the kind of
+    the fault when the store did not answer.
     """
     if len(checks) == 1 and checks[0].enforce:
         source = sources[0] if sources else "store"
         return decision_of(checks[0], readings[0], source, id_, fault)
-    by: Sequence[Source] = sources or ["store"] * len(checks)
+    origins: Sequence[Source] = sources or ["store"] * len(checks)
     parts = tuple(
         [
             decision_of(check, reading, source, id_, fault)
-            for check, reading, source in zip(checks, readings, by, strict=True)
+            for check, reading, source in zip(checks, readings, origins, strict=True)
         ]
     )
-    enforced = [part for part in parts if part.enforce]
-    refusing = [part for part in enforced if not part.allowed]
-    if refusing:
-        binding = max(refusing, key=_wait)
-    else:
-        told = enforced or parts
-        at = nearest([part.limit for part in told], [part.remaining for part in told])
-        binding = told[at]
-    delay = 0.0 if refusing else max([part.delay for part in enforced], default=0.0)
+    # Shadows do not bind, unless there is nothing else. They never refuse and never delay.
+    candidates = [part for part in parts if part.enforce] or parts
+    bound = candidates[binding(candidates)]
+    allowed = bound.allowed or not bound.enforce
+    delay = 0.0
+    if allowed and bound.enforce:
+        for part in candidates:
+            if part.delay > delay:
+                delay = part.delay
     return Decision(
-        binding.limit,
-        binding.key,
-        binding.cost,
-        not refusing,
-        binding.remaining,
-        binding.retry_after if refusing else 0.0,
-        binding.reset_after,
+        bound.limit,
+        bound.key,
+        bound.cost,
+        allowed,
+        bound.remaining,
+        0.0 if allowed else bound.retry_after,
+        bound.reset_after,
         delay,
-        binding.stamp_us,
-        binding.source,
+        bound.stamp_us,
+        bound.source,
         id_,
-        binding.subject,
-        binding.enforce,
+        bound.subject,
+        bound.enforce,
         parts,
         fault,
     )
 
 
 def notify(observers: tuple[Observer, ...], decision: Decision) -> None:
-    """Tell the observers of a decision. One that fails is logged, and harms nobody."""
+    """Call the observers with a decision. An exception of an observer is logged."""
     for observer in observers:
         try:
             observer(decision)
         except Exception:
-            complain(observer)
-
-
-def complain(observer: Observer) -> None:
-    """Log that an observer has failed, while it is known why."""
-    _logger.exception("observer %r failed", observer)
-
-
-def _wait(part: Decision) -> float:
-    return math.inf if part.retry_after is None else part.retry_after
-
-
-def whole(limit: Limit | Concurrency) -> int:
-    """Return the most that can be left: a full bucket has its burst, not its quota."""
-    return limit.capacity if isinstance(limit, Limit) else limit.slots
-
-
-def nearest(limits: Sequence[Limit | Concurrency], remaining: Sequence[int]) -> int:
-    """Return which limit has the smallest share left; of equals, the first."""
-    at, limit, left = 0, limits[0], remaining[0]
-    most = whole(limit)
-    for other, its_limit in enumerate(limits):
-        its_left = remaining[other]
-        if its_limit is limit:
-            is_nearer = its_left < left
-        else:
-            # Multiplied crosswise, because a quotient would be rounded.
-            is_nearer = its_left * most < left * whole(its_limit)
-        if is_nearer:
-            at, limit, left, most = other, its_limit, its_left, whole(its_limit)
-    return at
+            _logger.exception("observer %r failed", observer)

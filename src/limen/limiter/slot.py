@@ -5,22 +5,124 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from limen.backends import Change, Release, Renew
-from limen.clock import Clock
 from limen.ending import to_the_end
 from limen.errors import InvalidInput, RateLimitExceeded, StoreError
+from limen.flow import Flow, run, run_async
 from limen.limiter import plan
-from limen.limiter.keeper import Keeper, log_lost, log_not_renewed, renewal_interval
+from limen.limiter.keeper import AsyncKeeper, Keeper, Place
 from limen.model import Check, Concurrency, Decision
 
+T = TypeVar("T")
 _HELD = "this slot is held already; release it, or make another by limiter.slot(...)"
 
 
-class Slot:
+class SlotFlows:
+    """What `Slot` and `AsyncSlot` share. `decide`, `change` and `sleep` are those of a limiter."""
+
+    _interruption: type[BaseException]
+    """What ends a decision that the store may have made."""
+    _finish: Callable[[Flow[Any]], Any]
+    """Run a flow to its end, even if the caller is cancelled."""
+    _together: Callable[[list[Any]], Any]
+    """Return the results of several calls."""
+
+    def __init__(
+        self,
+        decide: Callable[[tuple[Check, ...], str], Any],
+        change: Callable[[Change], Any],
+        sleep: Callable[[float], Any],
+        keeper: Keeper | AsyncKeeper,
+        checks: tuple[Check, ...],
+        id: str | None = None,
+    ) -> None:
+        self.id: str = id or secrets.token_hex(8)
+        """Who holds it; nobody else's slot can be renewed or released by it."""
+        self.decision: Decision | None = None
+        """The answer to the last `acquire`."""
+        self._decide = decide
+        self._change = change
+        self._sleep = sleep
+        self._keeper = keeper
+        self._checks = checks
+        self._held = _held_by(checks)
+        self._is_held = False
+        self._kept: list[Place] = []
+        self._entered = threading.Lock()
+
+    @property
+    def places(self) -> tuple[Check, ...]:
+        """What it holds a place of; before `acquire`, what it would."""
+        return self._held
+
+    def _acquire(self) -> Flow[Decision]:
+        if self._is_held and len(self._checks) > 1:
+            raise InvalidInput(_HELD)
+        try:
+            decision: Decision = yield self._decide(self._checks, self.id)
+        except self._interruption:
+            # The store may have granted it already, to nobody; shadows too.
+            if not self._is_held:
+                self._held = _concurrent(self._checks)
+                yield self._finish(self._release())
+            raise
+        self.decision = decision
+        self._held = _held_by(self._checks, decision)
+        self._is_held = decision.allowed
+        return decision
+
+    def _enter(self) -> Flow[None]:
+        if not self._entered.acquire(blocking=False):
+            raise InvalidInput(_HELD)
+        # A new holder each time: what is still under way for the last one does not reach it.
+        self.id = secrets.token_hex(8)
+        try:
+            decision = yield from self._acquire()
+            if not decision.allowed:
+                raise RateLimitExceeded(decision)
+        except BaseException:
+            self._entered.release()
+            raise
+        try:
+            for number, check in enumerate(self._held):
+                self._kept.append((self.id, number))
+                self._keeper.keep(check, self._kept[-1])
+            if decision.delay:
+                yield self._sleep(decision.delay)
+        except BaseException:
+            yield self._finish(self._give_back(decision))
+            raise
+
+    def _give_back(self, decision: Decision) -> Flow[None]:
+        """Let go of the slot, and refund the limits beside it."""
+        yield from self._let_go()
+        correct = plan.correct(decision, 0)
+        if correct is not None:
+            yield self._change(correct)
+
+    def _let_go(self) -> Flow[None]:
+        while self._kept:
+            self._keeper.drop(self._kept.pop())
+        try:
+            yield self._finish(self._release())
+        finally:
+            self._entered.release()
+
+    def _release(self) -> Flow[bool]:
+        self._is_held = False
+        releases = [self._change(Release(check, self.id)) for check in self._held]
+        return all((yield self._together(releases)))
+
+
+def _unchanged(results: list[Any]) -> list[Any]:
+    return results
+
+
+class Slot(SlotFlows):
     """A slot to hold. By `with` it is acquired, renewed while held, and released.
 
     ```python
@@ -31,32 +133,9 @@ class Slot:
     One slot, one holder: who wants to hold another makes another.
     """
 
-    def __init__(
-        self,
-        decide: Callable[[tuple[Check, ...], str], Decision],
-        change: Callable[[Change], bool],
-        keeper: Keeper,
-        clock: Clock,
-        checks: tuple[Check, ...],
-        id: str | None = None,
-    ) -> None:
-        self.id: str = id or secrets.token_hex(8)
-        """Who holds it; nobody else's slot can be renewed or released by it."""
-        self.decision: Decision | None = None
-        """The answer to the last `acquire`."""
-        self._decide = decide
-        self._change = change
-        self._keeper = keeper
-        self._clock = clock
-        self._checks = checks
-        self._held = _places(checks)
-        self._is_held = False
-        self._entered = threading.Lock()
-
-    @property
-    def places(self) -> tuple[Check, ...]:
-        """What it holds a place of; before `acquire`, what it would."""
-        return self._held
+    _interruption = BaseException  # of a signal handler
+    _finish = staticmethod(run)
+    _together = staticmethod(_unchanged)
 
     def acquire(self) -> Decision:
         """Take the slot if there is one, and charge the limits beside it. Never waits.
@@ -64,19 +143,7 @@ class Slot:
         Who holds it already keeps it. Beside limits, or other slots, that is an `InvalidInput`:
         release it first.
         """
-        if self._is_held and len(self._checks) > 1:
-            raise InvalidInput(_HELD)
-        try:
-            self.decision = self._decide(self._checks, self.id)
-        except BaseException:
-            # Of a signal handler: the store may have granted it already, to nobody; shadows too.
-            if not self._is_held:
-                self._held = _concurrent(self._checks)
-                self.release()
-            raise
-        self._held = _places(self._checks, self.decision)
-        self._is_held = self.decision.allowed
-        return self.decision
+        return run(self._acquire())
 
     def renew(self) -> bool:
         """Lengthen the lease to a full one; False when it had ended.
@@ -97,33 +164,10 @@ class Slot:
 
     def release(self) -> bool:
         """Free the slot; False when the lease had ended, or will because the store is away."""
-        self._is_held = False
-        released = [self._change(Release(check, self.id)) for check in self._held]
-        return all(released)
+        return run(self._release())
 
     def __enter__(self) -> Self:
-        if not self._entered.acquire(blocking=False):
-            raise InvalidInput(_HELD)
-        # A new holder each time: what is still under way for the last one does not reach it.
-        self.id = secrets.token_hex(8)
-        try:
-            decision = self.acquire()
-            if not decision.allowed:
-                raise RateLimitExceeded(decision)
-        except BaseException:
-            self._entered.release()
-            raise
-        try:
-            for number, check in enumerate(self._held):
-                self._keeper.keep(check, (self.id, number))
-            if decision.delay:
-                self._clock.sleep(decision.delay)
-        except BaseException:
-            self._let_go()
-            correct = plan.correct(decision, 0)
-            if correct is not None:
-                self._change(correct)
-            raise
+        run(self._enter())
         return self
 
     def __exit__(
@@ -132,48 +176,26 @@ class Slot:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._let_go()
-
-    def _let_go(self) -> None:
-        for number in range(len(self._held)):
-            self._keeper.drop((self.id, number))
-        try:
-            self.release()
-        finally:
-            self._entered.release()
+        run(self._let_go())
 
 
-class AsyncSlot:
+async def _finish_async(flow: Flow[T]) -> T:
+    return await to_the_end(run_async(flow))
+
+
+async def _gather(calls: list[Any]) -> list[Any]:
+    return await asyncio.gather(*calls)
+
+
+class AsyncSlot(SlotFlows):
     """A slot to hold. By `async with` it is acquired, renewed while held, and released.
 
     One slot, one holder: who wants to hold another makes another.
     """
 
-    def __init__(
-        self,
-        decide: Callable[[tuple[Check, ...], str], Awaitable[Decision]],
-        change: Callable[[Change], Awaitable[bool]],
-        clock: Clock,
-        checks: tuple[Check, ...],
-        id: str | None = None,
-    ) -> None:
-        self.id: str = id or secrets.token_hex(8)
-        """Who holds it; nobody else's slot can be renewed or released by it."""
-        self.decision: Decision | None = None
-        """The answer to the last `acquire`."""
-        self._decide = decide
-        self._change = change
-        self._clock = clock
-        self._checks = checks
-        self._held = _places(checks)
-        self._is_held = False
-        self._entered = False
-        self._renewing: list[asyncio.Task[None]] = []
-
-    @property
-    def places(self) -> tuple[Check, ...]:
-        """What it holds a place of; before `acquire`, what it would."""
-        return self._held
+    _interruption = asyncio.CancelledError
+    _finish = staticmethod(_finish_async)
+    _together = staticmethod(_gather)
 
     async def acquire(self) -> Decision:
         """Take the slot if there is one, and charge the limits beside it. Never waits its turn.
@@ -181,19 +203,7 @@ class AsyncSlot:
         Who holds it already keeps it. Beside limits, or other slots, that is an `InvalidInput`:
         release it first.
         """
-        if self._is_held and len(self._checks) > 1:
-            raise InvalidInput(_HELD)
-        try:
-            self.decision = await self._decide(self._checks, self.id)
-        except asyncio.CancelledError:
-            # The store may have granted it already, to nobody; shadows too.
-            if not self._is_held:
-                self._held = _concurrent(self._checks)
-                await self.release()
-            raise
-        self._held = _places(self._checks, self.decision)
-        self._is_held = self.decision.allowed
-        return self.decision
+        return await run_async(self._acquire())
 
     async def renew(self) -> bool:
         """Lengthen the lease to a full one; False when it had ended.
@@ -210,41 +220,12 @@ class AsyncSlot:
 
     async def release(self) -> bool:
         """Free the slot; False when the lease had ended, or will because the store is away."""
-        self._is_held = False
         # Whoever is cancelled lets go all the same: else nobody would, until the leases end.
-        return await to_the_end(self._release())
-
-    async def _release(self) -> bool:
-        changes = [self._change(Release(check, self.id)) for check in self._held]
-        return all(await asyncio.gather(*changes))
+        return await _finish_async(self._release())
 
     async def __aenter__(self) -> Self:
-        if self._entered:
-            raise InvalidInput(_HELD)
-        self._entered = True
-        # A new holder each time: what is still under way for the last one does not reach it.
-        self.id = secrets.token_hex(8)
-        try:
-            decision = await self.acquire()
-            if not decision.allowed:
-                raise RateLimitExceeded(decision)
-        except BaseException:
-            self._entered = False
-            raise
-        self._renewing = [asyncio.create_task(self._keep(check)) for check in self._held]
-        try:
-            if decision.delay:
-                await self._clock.sleep_async(decision.delay)
-        except BaseException:
-            await to_the_end(self._undo(decision))
-            raise
+        await run_async(self._enter())
         return self
-
-    async def _undo(self, decision: Decision) -> None:
-        await self._let_go()
-        correct = plan.correct(decision, 0)
-        if correct is not None:
-            await self._change(correct)
 
     async def __aexit__(
         self,
@@ -252,36 +233,14 @@ class AsyncSlot:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._let_go()
-
-    async def _let_go(self) -> None:
-        for renewing in self._renewing:
-            renewing.cancel()
-        self._renewing = []
-        try:
-            await self.release()
-        finally:
-            self._entered = False
-
-    async def _keep(self, check: Check) -> None:
-        """Renew one place for as long as it is held."""
-        while True:
-            await asyncio.sleep(renewal_interval(check))
-            try:
-                renewed = await self._change(Renew(check, self.id))
-            except StoreError as error:
-                log_not_renewed(check, self.id, error)
-                continue
-            if not renewed:
-                log_lost(check, self.id)
-                return
+        await run_async(self._let_go())
 
 
 def _concurrent(checks: Iterable[Check]) -> tuple[Check, ...]:
     return tuple(check for check in checks if isinstance(check.limit, Concurrency))
 
 
-def _places(checks: Iterable[Check], decision: Decision | None = None) -> tuple[Check, ...]:
+def _held_by(checks: Iterable[Check], decision: Decision | None = None) -> tuple[Check, ...]:
     """Return what a slot holds a place of: of shadows only those that granted one."""
     parts = decision.parts if decision else None
     return tuple(

@@ -12,30 +12,20 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
-from limen import behind, fork
-from limen.backends import Change, Fault, Release, Renew, Reset, Shard
+from limen._internal import background
+from limen.backends import Backend, Change, Fault, Prepared, Reset
 from limen.backends.memory import MemoryBackend
 from limen.clock import Clock
 from limen.errors import ConfigurationError, RateLimitExceeded, StoreError
-from limen.guarded import Guard
+from limen.flow import run
 from limen.limiter import plan
 from limen.limiter.decorate import KeyFunction, key_function, name_of
+from limen.limiter.flows import LimiterFlows
 from limen.limiter.keeper import Keeper
-from limen.limiter.line import Lines, Patience, as_refusal, counts_denied
-from limen.limiter.settings import Observer, open_store, valid_instances, validate
+from limen.limiter.line import Lines, Patience, as_refusal
+from limen.limiter.settings import Observer, open_store, validate
 from limen.limiter.slot import Slot
-from limen.model import (
-    MAX_COST,
-    NEVER_US,
-    Check,
-    Concurrency,
-    Decision,
-    Limit,
-    OnError,
-    Receipt,
-    decision_of,
-    receipt_ids,
-)
+from limen.model import MAX_COST, Check, Concurrency, Decision, Limit, OnError, Receipt, decision_of
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -45,7 +35,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Limiter:
+class Limiter(LimiterFlows[Backend]):
     """Decides whether requests may pass. Safe to share between threads.
 
     ```python
@@ -71,20 +61,15 @@ class Limiter:
         clock: Clock | None = None,
     ) -> None:
         settings = validate(store, namespace, on_error, instances, deadline, observers, clock)
-        self._backend = open_store(settings)
-        self._memory = self._backend if isinstance(self._backend, MemoryBackend) else None
-        self._guard = Guard(settings.on_error, settings.instances)
-        self._clock = settings.clock
-        self._observers = settings.observers
-        self._limits = plan.Limits()
+        backend = open_store(settings)
+        memory = backend if isinstance(backend, MemoryBackend) else None
+        super().__init__(settings, backend, memory)
         self._alone = self._limits.alone
-        self.after_fork()
-        fork.watch(self)
         self._keeper = Keeper(self._change)
 
     def after_fork(self) -> None:
         """Make anew what two processes must not share. Not for you to call."""
-        self._ids = receipt_ids()
+        super().after_fork()
         self._lines: Lines[threading.Lock] = Lines()
         self._lines_lock = threading.Lock()
         self._closed = threading.Event()
@@ -107,96 +92,50 @@ class Limiter:
             or type(cost) is not int
             or (cost != 1 and not 0 <= cost <= MAX_COST)
         ):
-            return self._ask(self._limits.checks(limits, key, cost))
-        # Nearly every call in memory comes this way: one limit, seen before, on a proper key.
-        # Nothing is left to plan or to combine, and each function not called is a twentieth of
-        # the time.
-        allowed, remaining, retry_us, reset_us, delay_us, stamp_us = memory.run(limit, key, cost)
-        decision = Decision(
-            limit,
-            key,
-            cost,
-            allowed,
-            remaining,
-            0.0 if allowed else None if retry_us == NEVER_US else retry_us / 1e6,
-            reset_us / 1e6,
-            delay_us / 1e6 if delay_us else 0.0,
-            stamp_us,
-            "store",
-            next(self._ids),
-        )
-        for observer in self._observers:
-            try:
-                observer(decision)
-            except Exception:
-                plan.complain(observer)
+            return self.run(self._backend.prepare(self._limits.checks(limits, key, cost)))
+        # One known limit in memory is the most frequent call, and `run` takes 1.5 times as long.
+        # Both must give the same decision: see tests/limiter/test_one_path.py.
+        check = Check(limit, key, cost)
+        decision = decision_of(check, memory.run_one(check), "store", next(self._ids))
+        if self._observers:
+            plan.notify(self._observers, decision)
         return decision
 
     def decide(self, *checks: Check, charge: bool = True, within: float | None = None) -> Decision:
         """Decide several checks together, each with its own key and cost: all or nothing.
 
-        Without `charge` it says what it would decide, and charges nothing, as `peek` does. `within`
-        is for this call the deadline in seconds.
+        Without `charge` it is a peek: it reports the decision and charges nothing. `within` is the
+        deadline of this call, in seconds.
         """
-        found = plan.validated(checks, slots=not charge)
-        return self.ask(found, charge=charge, within=within)
+        checks = plan.validated(checks, slots=not charge)
+        return self.run(self.prepare(checks, charge=charge), within)
 
-    def ask(
-        self, checks: tuple[Check, ...], *, charge: bool = True, within: float | None = None
-    ) -> Decision:
-        """Decide checks that rules made, as `decide` does: they are valid, and not looked at.
+    def run(self, prepared: Prepared, within: float | None = None) -> Decision:
+        """Decide prepared checks. Every decision is made here, except in `check`.
 
-        Whoever asks the same again does well to bring the same tuple along.
+        `within` is the deadline of this call, in seconds. After a fault of the store, the fallback
+        decides.
         """
-        if charge:
-            memory, check = self._memory, checks[0]
-            if memory is not None and len(checks) == 1 and check.enforce:
-                limit = check.limit
-                if type(limit) is Limit:
-                    return self._alone_in_memory(memory, check, limit)
-            return self._ask(checks, within=within)
-        # Whoever only looks at slots holds none, and needs no name of its own.
-        return self._ask(checks, "nobody", charge=False, within=within)
-
-    def _alone_in_memory(self, memory: MemoryBackend, check: Check, limit: Limit) -> Decision:
-        """Decide a single check, which most are, where there is nothing to combine or to fear."""
-        reading = memory.run(limit, check.key, check.cost)
-        decision = decision_of(check, reading, "store", next(self._ids))
-        if self._observers:
-            plan.notify(self._observers, decision)
-        return decision
-
-    def _ask(
-        self,
-        checks: tuple[Check, ...],
-        holder: str = "",
-        *,
-        charge: bool = True,
-        within: float | None = None,
-    ) -> Decision:
-        answer = self._backend.run_all(checks, charge, holder, within)
+        answer = self._backend.run(prepared, within)
+        guard = self._guard
         if isinstance(answer, Fault):
-            readings, sources = self._guard.decide(answer, checks, charge, holder)
-            decision = plan.combine(checks, readings, next(self._ids), sources, answer.kind)
-            self._have_paid()
+            decision = plan.fall_back(guard, prepared, answer, next(self._ids))
         else:
-            decision = plan.combine(checks, answer, next(self._ids))
+            decision = plan.combine(prepared.checks, answer, next(self._ids))
             if self._memory is None:
-                self._guard.record(checks, answer)
-            if self._guard.owed:
-                self._have_paid()  # whoever was to pay may have had no thread
-        if self._observers and charge:
+                guard.record(prepared.checks, answer)
+        if guard.owed:
+            self._replay_if_due()
+        if self._observers and prepared.charge:
             plan.notify(self._observers, decision)
         return decision
 
-    def _have_paid(self) -> None:
-        """See to it that what was admitted without the store is charged there when it is back."""
-        if self._guard.should_pay(time.monotonic()):
-            with contextlib.suppress(RuntimeError):  # no thread to be had: the next one tries
-                behind.start(_pay, weakref.ref(self), self._closed)
+    def _start_replay(self) -> None:
+        with contextlib.suppress(RuntimeError):  # no thread to be had: the next one tries
+            background.start(_pay, weakref.ref(self), self._closed)
 
     def _pay_some(self) -> bool:
-        """Pay what can be paid now; return whether anything is owed still."""
+        """Replay pending charges; return whether any are left."""
         unpaid = 0
         for debt in self._guard.debts():
             answer = self._backend.change(debt)
@@ -209,22 +148,14 @@ class Limiter:
         return self._guard.keeps_paying(time.monotonic())
 
     def _change(self, change: Change) -> bool:
-        done = self._guard.change(change)
-        self._have_paid()
-        if done and isinstance(change, Renew):
-            # What was granted here is taken over by the store; while that is full, it is held here.
-            self._backend.run_all((change.check,), True, change.holder)
-        if done is not None and not isinstance(change, Release):
-            return done
-        # A slot that was granted here may have been granted there too, by a reply that was lost.
-        answer = self._backend.change(change)
-        if isinstance(answer, Fault):
-            return bool(done) or self._guard.give_up(answer, change)
-        return answer or bool(done)
+        return run(self._changed(change))
 
     def peek(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
-        """Say what `check` would say, and charge nothing. `remaining` is before charging."""
-        return self._ask(self._limits.checks(limits, key, cost), charge=False)
+        """Return the decision of `check`, and charge nothing. `remaining` is before charging."""
+        return self._peek(self._limits.checks(limits, key, cost))
+
+    def _peek(self, checks: tuple[Check, ...]) -> Decision:
+        return self.run(self._backend.prepare(checks, False))
 
     def refund(self, decision: Decision | Receipt) -> bool:
         """Give back what a decision charged and is still counted; return whether there was any.
@@ -274,34 +205,22 @@ class Limiter:
             with self._lines_lock:
                 first = self._lines.join(line, turn)
             if not first:
-                patience.wait_for(self._ask(checks, charge=False), self._clock.monotonic())
+                patience.wait_for(self._peek(checks), self._clock.monotonic())
                 left = patience.left(self._clock.monotonic())
                 if not turn.acquire(timeout=-1 if left is None else left):
-                    raise RateLimitExceeded(as_refusal(self._ask(checks, charge=False)))
-            while True:
-                # Where refusals count, ask first: who waits for his turn is not hammering.
-                decision = self._ask(checks, charge=False) if counts_denied(checks) else None
-                if decision is None or decision.allowed:
-                    decision = self._ask(checks)
-                if decision.allowed:
-                    self._sit_out(decision, patience)
-                    return decision
-                self._clock.sleep(patience.wait_for(decision, self._clock.monotonic()))
+                    raise RateLimitExceeded(as_refusal(self._peek(checks)))
+            return run(self._admit(checks, patience))
         finally:
             with self._lines_lock:
                 following = self._lines.leave(line, turn)
             if following is not None:
                 following.release()
 
-    def _sit_out(self, decision: Decision, patience: Patience) -> None:
-        """Wait for as long as a leaky bucket says; give the place back when that fails."""
-        if not decision.delay:
-            return
-        try:
-            self._clock.sleep(patience.wait_for(decision, self._clock.monotonic()))
-        except BaseException:
-            self.refund(decision)
-            raise
+    def _sleep(self, seconds: float) -> None:
+        self._clock.sleep(seconds)
+
+    def _give_back(self, decision: Decision) -> bool:
+        return self.refund(decision)
 
     def slot(self, key: str | bytes, concurrency: Concurrency, *limits: Limit | str) -> Slot:
         """Return a slot of `key` to hold, under `limits` too; used by `with`, it is held in there.
@@ -317,8 +236,11 @@ class Limiter:
         What `slot` is for one key, this is for several, as `decide` is to `check`. With the `id` of
         a slot that is held already, it can be renewed and released from here.
         """
-        found = plan.validated(checks, slots=True)
-        return Slot(self._ask, self._change, self._keeper, self._clock, found, id)
+        checks = plan.validated(checks, slots=True)
+        return Slot(self._hold, self._change, self._sleep, self._keeper, checks, id)
+
+    def _hold(self, checks: tuple[Check, ...], holder: str) -> Decision:
+        return self.run(self._backend.prepare(checks, True, holder))
 
     def limit(
         self, *limits: Limit | str, key: str | KeyFunction | None = None, cost: int = 1
@@ -361,7 +283,9 @@ class Limiter:
 
             @functools.wraps(function)
             def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-                self._sit_out(admit(*args, **kwargs), Patience(0.0, None))
+                decision = admit(*args, **kwargs)
+                if decision.delay:
+                    run(self._sit_out(decision, Patience(0.0, None)))
                 return function(*args, **kwargs)
 
             return guarded
@@ -374,37 +298,9 @@ class Limiter:
         return self._memory
 
     @property
-    def shards(self) -> tuple[Shard, ...]:
-        """How each server of the store is doing, as this process sees it; nothing in memory."""
-        return self._backend.shards()
-
-    @property
-    def tables(self) -> dict[str, int]:
-        """The number of entries in this process: keys of the `memory` store; or keys counted here
-        while the store was away (`local`), keys `owed` to the store, and its last `readings`."""
-        return self._guard.tables if self._memory is None else {"memory": len(self._memory)}
-
-    @property
-    def lost_refunds(self) -> int:
-        """How many reservations could not be given back, and stay charged for their period."""
-        return self._backend.lost_refunds
-
-    @property
     def observers(self) -> tuple[Observer, ...]:
         """Who is told of every decision."""
         return self._observers
-
-    @property
-    def clock(self) -> Clock:
-        """What it waits by."""
-        return self._clock
-
-    def share_with(self, instances: int) -> None:
-        """Say how many processes there are now, this one included.
-
-        While the store is away, each may admit its share of a limit, as with `instances`.
-        """
-        self._guard.instances = valid_instances(instances)
 
     def ping(self) -> None:
         """Connect to the store, or raise `StoreError`. Memory is always there."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import secrets
-from collections.abc import Iterator
-from typing import Literal, get_args
+from collections.abc import Iterator, Sequence
+from typing import Literal, Protocol, get_args
 
 from msgspec import Struct, structs
 
@@ -170,21 +171,64 @@ class Decision(Struct, frozen=True, gc=False):
         )
 
 
+class Bound(Protocol):
+    """The result of one limit: a `Decision`, or a `Quota` of `limen.http`."""
+
+    @property
+    def limit(self) -> Limit | Concurrency:
+        """The limit."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether this limit admits the request."""
+
+    @property
+    def remaining(self) -> int:
+        """How many units are left."""
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds until the same request would pass; None is never."""
+
+
+def binding(parts: Sequence[Bound]) -> int:
+    """Return the index of the binding limit; of equals, the first. `parts` is not empty.
+
+    If any limit refuses, it is the refusing one with the longest `retry_after`. Otherwise it is the
+    one with the smallest share of its capacity left.
+    """
+    refusing, longest = -1, -1.0
+    # The first share that is compared is smaller than 1 / 0.
+    nearest, left, capacity = 0, 1, 0
+    for index, part in enumerate(parts):
+        if not part.allowed:
+            retry_after = part.retry_after
+            wait = math.inf if retry_after is None else retry_after
+            if wait > longest:
+                refusing, longest = index, wait
+        elif refusing < 0:
+            its_left, its_capacity = part.remaining, part.limit.capacity
+            # Multiplied crosswise, because a quotient would be rounded.
+            if its_left * capacity < left * its_capacity:
+                nearest, left, capacity = index, its_left, its_capacity
+    return nearest if refusing < 0 else refusing
+
+
 def decision_of(
     check: Check, reading: Reading, source: Source, id_: int, fault: str = ""
 ) -> Decision:
-    """Turn what an algorithm said into what a user reads."""
+    """Build the decision of one check from its reading: seconds instead of microseconds."""
     allowed, remaining, retry_us, reset_us, delay_us, stamp_us = reading
-    retry_after = None if retry_us == NEVER_US else retry_us / 1e6
+    # A division takes longer than a comparison, and this function runs for every check.
     return Decision(
         check.limit,
         check.key,
         check.cost,
         allowed,
         remaining,
-        retry_after,
+        0.0 if allowed else None if retry_us == NEVER_US else retry_us / 1e6,
         reset_us / 1e6,
-        delay_us / 1e6,
+        delay_us / 1e6 if delay_us else 0.0,
         stamp_us,
         source,
         id_,

@@ -244,6 +244,11 @@ class Concurrency:
         """The number of slots, under the name that a limit has for it."""
         return self.slots
 
+    @property
+    def capacity(self) -> int:
+        """The most that can be left, as for a limit: the number of slots."""
+        return self.slots
+
     def share(self, instances: int) -> Concurrency:
         """Return what one of several instances may hand out alone, rounded up."""
         return Concurrency(-(-self.slots // instances), self.lease, name=self.name)

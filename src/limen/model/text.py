@@ -1,4 +1,7 @@
-"""User text as part of a key: injective, printable, and never longer than asked for."""
+"""User text in keys and on terminals.
+
+As part of a key it is injective, printable, and never longer than asked for.
+"""
 
 from __future__ import annotations
 
@@ -30,3 +33,10 @@ def escaped(text: str, most: int) -> str:
 def digest(text: str) -> str:
     """Return a stand-in that no escaped text can equal, because escaped text has no `#`."""
     return DIGEST_MARK + blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+
+
+def printable(text: str) -> str:
+    """Return a text on one line, with control characters escaped: `\\n`, `\\x1b`."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )

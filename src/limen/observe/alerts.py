@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from itertools import accumulate
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -28,6 +29,7 @@ MAX_TOP = 5
 FEW = 10
 """So many requests are enough to tell of fallback when all of them were decided by it."""
 
+Kind = Literal["refusals", "fallback", "key", "latency"]
 Cause = tuple[str, str | None]
 """The cause of an alert: a name and a rule. Each has at most one open alert."""
 STORE: Cause = ("store", None)
@@ -40,7 +42,7 @@ _ALIKE_S = 5
 
 
 class Thresholds(Struct, frozen=True):
-    """From when on somebody is told. 0 is never."""
+    """The values above which there is an alert; 0 for never."""
 
     refusal_share: float = 0.5
     """Of the decisions of a rule, from 0 to 1: `0.5` tells when more than half are refused."""
@@ -61,15 +63,14 @@ class Alert(Struct, frozen=True):
 
     id: str
     """Short, and the same from begin to end: `refusals-5f0c9a1be2`, `store-0a94e1c27d`."""
-    kind: str
-    """`refusals`, `fallback`, `key` or `latency`. `latency` becomes `fallback` when the store that
-    was slow does not answer any more."""
+    kind: Kind
+    """`latency` becomes `fallback` when a slow store does not answer any more."""
     rule: str | None
-    """The rule that it is about; None when it is about the whole service."""
+    """The rule that it is about; null when it is about the whole service."""
     started: float
     """In unix seconds."""
     ended: float | None
-    """In unix seconds; None while it is open."""
+    """In unix seconds; null while it is open."""
     value: float
     """A share from 0 to 1, or seconds for `latency`: the last one above the threshold."""
     worst: float
@@ -118,7 +119,7 @@ def decode(written: bytes | None) -> Notice:
 class _Finding(Struct, frozen=True):
     """What one judgement found above a threshold."""
 
-    kind: str
+    kind: Kind
     rule: str | None
     value: float
     threshold: float

@@ -31,37 +31,38 @@ class Seen(Struct, frozen=True, omit_defaults=True):
     """One decision, as it is kept, logged and told."""
 
     at: _Seconds
-    """When, in seconds since 1970: `1763228743.25`."""
+    """The time in seconds since 1970: `1763228743.25`."""
     id: _Text
     """The id of the request: `9f86d081`."""
     allowed: bool
     """Whether the request was let pass."""
     rule: _Text | None
-    """The rule that decided: `login`; None when no rule applies."""
+    """The rule that decided: `login`; null when no rule applies, or the request has its own limits.
+    """
     limit: _Text | None
     """The limit of it that decided: `100/minute`."""
     key: _Text | None
-    """Whose: `user:42`, as plain or as hidden as the settings say."""
+    """The key: `user:42`; redacted if the settings say so."""
     remaining: _Count | None
-    """What was left afterwards."""
+    """The number that was left afterwards."""
     retry_after: _Seconds | None
-    """After how many seconds it would have been allowed; None for never."""
+    """After how many seconds it would have been allowed; null for never, and for an allowed one."""
     cost: _Count
-    """What it was charged, or would have been: `1`."""
+    """The number that was charged, or would have been: `1`."""
     reason: _Text
     """Why, in a few words: `over 100/minute`."""
     version: _Text
-    """Of the rules that were asked: `17`."""
+    """The version of the rules: `17`."""
     source: _Text
-    """Who counted: `store`, or `local`, `open`, `closed` while the store was away."""
+    """The source of the decision: `store`; or `local`, `open`, `closed` without the store."""
     fault: _Text
-    """What was wrong with the store: `timeout`; empty when nothing was."""
+    """The fault of the store: `timeout`; empty without one."""
     instance: _Text
     """The process that decided."""
     surface: _Text
-    """By which way it was asked: `check`, `slots`, `auth` or `envoy`."""
+    """The interface: `check`, `slots`, `auth` or `envoy`."""
     shadow: bool = False
-    """Whether a shadow would have refused it."""
+    """Whether a shadow rule would have refused it."""
 
 
 class Recent:

@@ -113,8 +113,8 @@ class Usage:
 
 def percent_used(limit: Limit | Concurrency, remaining: int) -> int:
     """Return how much of a limit is used, in whole percent, rounded down."""
-    whole = limit.capacity if type(limit) is Limit else limit.slots  # type: ignore[union-attr]
-    return 100 * (whole - remaining) // whole if whole > 0 else 100
+    capacity = limit.capacity
+    return 100 * (capacity - remaining) // capacity if capacity > 0 else 100
 
 
 def _hidden(pairs: list[tuple[str, int]], hide: Hider) -> tuple[tuple[str, int], ...]:

@@ -12,10 +12,11 @@ from decimal import Decimal
 
 from limen.errors import InvalidInput, InvalidLimit, did_you_mean
 from limen.model import Concurrency, Limit, grammar
+from limen.model.network import read_address
 from limen.rules import slices, spec
 from limen.rules.findings import Findings
 from limen.rules.limits import limit_of
-from limen.rules.match import ADDRESS, Condition, read_address
+from limen.rules.match import ADDRESS, Condition
 from limen.rules.rule import (
     Allowance,
     Allowances,

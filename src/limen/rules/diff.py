@@ -13,6 +13,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from limen.errors import shown
+from limen.model.text import printable
 
 Kind = Literal["added", "removed", "changed"]
 
@@ -30,9 +31,9 @@ class Change(Struct, frozen=True):
     path: str
     """Where: `rules.search-per-user` for a whole rule, `rules.search-per-user.tiers.limits.pro`."""
     before: Any = None
-    """What was there; None when it is new."""
+    """The old value; null when it is new."""
     after: Any = None
-    """What is there now; None when it is gone."""
+    """The new value; null when it is gone."""
 
 
 def changes(before: dict[str, Any] | None, after: dict[str, Any]) -> list[Change]:
@@ -60,7 +61,7 @@ def summary(found: Sequence[Change]) -> str:
 
 def lines(found: Sequence[Change]) -> list[str]:
     """Return one line for each change, such as `~ rules.x.limits: 100/minute -> 200/minute`."""
-    return [_line(f"{_SIGNS[change.kind]} {change.path}{_values(change)}") for change in found]
+    return [printable(f"{_SIGNS[change.kind]} {change.path}{_values(change)}") for change in found]
 
 
 def _items(path: str, old: list[Any], new: list[Any]) -> Iterator[Change]:
@@ -171,10 +172,3 @@ def _written(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
         return shown(value)
-
-
-def _line(text: str) -> str:
-    # A rule is somebody's text: it must neither break the line nor command the terminal.
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
-    )

@@ -84,12 +84,16 @@ def read_file(path: FilePath) -> bytes:
 
 def parse_bytes(raw: bytes, *, is_json: bool = False) -> RuleSet:
     """Return the rule set that a file says, or raise `InvalidRules`."""
+    return parse_text(decode(raw), is_json=is_json)
+
+
+def decode(raw: bytes) -> str:
+    """Return the text of a file, or raise `InvalidRules`."""
     try:
-        text = raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise InvalidRules([Problem("", "this is not text in UTF-8", line)]) from None
-    return parse_text(text, is_json=is_json)
 
 
 def digest(document: Any) -> str:

@@ -23,11 +23,11 @@ class Tested(Struct, frozen=True):
     """One condition, and what the request has for it."""
 
     attribute: str
-    """What is looked at: `path`."""
+    """The attribute: `path`."""
     asked: str
-    """What has to be: `is /search/*`."""
+    """What the rule asks for: `is /search/*`."""
     got: str | None
-    """What the request has; None is absent."""
+    """What the request has; null when it is absent."""
     holds: bool
 
     def __str__(self) -> str:

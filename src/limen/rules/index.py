@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from limen.rules.match import Condition, Values, read_address
+from limen.model.network import read_address
+from limen.rules.match import Condition, Values
 
 Conditions = Mapping[str, Condition]
 Facts = Mapping[str, str]

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import lru_cache
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    ip_address,
-    ip_network,
-)
 
 from limen.errors import InvalidInput, shown
+from limen.model.network import (
+    Network,
+    Networks,
+    address_text,
+    read_address,
+    read_network,
+    unmapped,
+)
 
 ADDRESS = "ip"
 """The attribute whose values are addresses, and may be matched by networks."""
 MAX_PATTERN = 1_000
 _MAX_STARS = 16
-_LONGEST_ADDRESS = 64
 _STARS = re.compile(r"(?<!\\)\*+")
 
 
@@ -59,50 +57,22 @@ class Glob:
         return True
 
 
-class Networks:
-    """A set of networks, in which an address is found by one look for each length of prefix."""
-
-    __slots__ = ("tables", "texts")
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self.texts: tuple[str, ...] = tuple(texts)
-        self.tables: dict[tuple[int, int], set[int]] = {}
-        """By version and by the bits that are cut off: what is left of each network's address."""
-        for text in self.texts:
-            network = read_network(text)
-            cut = network.max_prefixlen - network.prefixlen
-            start = int(network.network_address) >> cut
-            self.tables.setdefault((network.version, cut), set()).add(start)
-
-    def holds(self, value: str) -> bool:
-        """Return whether a text is an address in one of the networks."""
-        address = read_address(value)
-        if address is None:
-            return False
-        version, number = address
-        return any(
-            number >> cut in starts
-            for (of_version, cut), starts in self.tables.items()
-            if of_version == version
-        )
-
-
 class Values:
     """Texts, globs and networks, of which one has to fit."""
 
-    __slots__ = ("exact", "globs", "networks")
+    __slots__ = ("addresses", "exact", "globs", "networks")
 
     def __init__(self, texts: Iterable[str], *, are_addresses: bool = False) -> None:
         texts = tuple(texts)
-        self.networks: Networks | None = Networks(texts) if are_addresses else None
-        is_glob = [not are_addresses and bool(_STARS.search(text)) for text in texts]
+        self.addresses: tuple[str, ...] = texts if are_addresses else ()
+        """Networks as they are written."""
+        self.networks: Networks | None = None
+        if are_addresses:
+            self.networks = Networks(map(_network, texts))
+            texts = ()
+        self.globs: tuple[Glob, ...] = tuple(Glob(text) for text in texts if _STARS.search(text))
         self.exact: frozenset[str] = frozenset(
-            _literal(text)
-            for text, glob in zip(texts, is_glob, strict=True)
-            if not glob and not are_addresses
-        )
-        self.globs: tuple[Glob, ...] = tuple(
-            Glob(text) for text, glob in zip(texts, is_glob, strict=True) if glob
+            _literal(text) for text in texts if not _STARS.search(text)
         )
 
     def holds(self, value: str) -> bool:
@@ -112,11 +82,11 @@ class Values:
         for glob in self.globs:
             if glob.holds(value):
                 return True
-        return self.networks is not None and self.networks.holds(value)
+        return self.networks is not None and self.networks.holds(read_address(value))
 
     def __str__(self) -> str:
-        networks = self.networks.texts if self.networks else ()
-        return " or ".join([*sorted(self.exact), *(glob.text for glob in self.globs), *networks])
+        globs = [glob.text for glob in self.globs]
+        return " or ".join([*sorted(self.exact), *globs, *self.addresses])
 
 
 class Condition:
@@ -146,66 +116,19 @@ class Condition:
         return " and ".join(words)
 
 
-def read_address(text: str) -> tuple[int, int] | None:
-    """Return the version of an address and the address as a number; None for any other text.
-
-    An IPv4 address that is written as IPv6 is an IPv4 address.
-    """
-    # Not remembered: whoever sends long texts must not fill the memory with them.
-    return None if len(text) > _LONGEST_ADDRESS else _read_address(text)
-
-
-@lru_cache(maxsize=8_192)
-def _read_address(text: str) -> tuple[int, int] | None:
-    try:
-        address = ip_address(text)
-    except ValueError:
-        return None
-    if address.version == 6 and address.ipv4_mapped is not None:
-        return 4, int(address.ipv4_mapped)
-    return address.version, int(address)
-
-
 def canonical(text: str) -> str:
     """Return the one spelling of an address; any other text as it is."""
-    return text if len(text) > _LONGEST_ADDRESS else _canonical(text)
-
-
-@lru_cache(maxsize=8_192)
-def _canonical(text: str) -> str:
     address = read_address(text)
-    if address is None:
-        return text
-    version, number = address
-    return str(IPv4Address(number) if version == 4 else IPv6Address(number))
+    return text if address is None else address_text(address)
 
 
-def read_network(text: str) -> IPv4Network | IPv6Network:
-    """Read `10.0.0.0/8`, or a single address. Raises `InvalidInput` with what to write instead."""
-    try:
-        found = ip_network(text)
-    except ValueError:
-        pass
-    else:
-        mapped = _mapped(found)
-        if mapped is not None:
-            raise InvalidInput(f"{shown(text)} is IPv4 written as IPv6; did you mean '{mapped}'?")
-        return found
-    try:
-        loose = ip_network(text, strict=False)
-    except ValueError:
-        raise InvalidInput(
-            f"expected an address or a network such as '10.0.0.0/8', got {shown(text)}"
-        ) from None
-    raise InvalidInput(f"{shown(text)} is an address within a network; did you mean '{loose}'?")
-
-
-def _mapped(network: IPv4Network | IPv6Network) -> IPv4Network | None:
-    """Return the IPv4 network that an IPv6 one stands for; its addresses come as IPv4."""
-    if network.version == 4 or network.prefixlen < 96:
-        return None
-    first = network.network_address.ipv4_mapped
-    return None if first is None else IPv4Network((int(first), network.prefixlen - 96))
+def _network(text: str) -> Network:
+    """Read a network. One of IPv4 has to be written as IPv4."""
+    network = read_network(text)
+    meant = unmapped(network)
+    if meant != network:
+        raise InvalidInput(f"{shown(text)} is IPv4 written as IPv6; did you mean '{meant}'?")
+    return network
 
 
 def _literal(text: str) -> str:

@@ -105,6 +105,13 @@ class Rule(Struct, frozen=True, kw_only=True):
         """What a rule without a key counts everybody under. No attribute's name begins so."""
         return f"@{self.name}"
 
+    @property
+    def enforced_percent(self) -> float:
+        """The share of keys for which the rule is enforced, in percent."""
+        if self.enforced is None:
+            return 100.0
+        return round(self.enforced * 100 / slices.share(100), 6)
+
     def allowance(self, facts: Facts, key: str, now: float) -> Allowance:
         """Return what a request is allowed: by its own override, its variant, or its tier."""
         if self.overrides:

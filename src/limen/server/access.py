@@ -81,12 +81,12 @@ class Access:
         return self._is_away
 
     def caller(self, scope: Scope) -> Caller | None:
-        """Return who asks; None without a token. Raises `Rejected` for a token that is no good,
-        and for several.
+        """Return the caller of a request to the control plane; None without a token.
 
-        A cookie counts in the administration alone, and only for pages of this service.
+        Raises `Rejected` for an invalid token, and for several. A session cookie counts as well,
+        but only for pages of this service.
         """
-        sent = single_header(scope, b"authorization")
+        sent = single_header(scope["headers"], b"authorization")
         return self._visitor(scope) if sent is None else self.bearer(sent.decode("latin-1"))
 
     def bearer(self, authorization: str) -> Caller:
@@ -181,11 +181,6 @@ def token_of(authorization: str) -> str:
     """Return the token that follows `Bearer`; nothing where it does not."""
     scheme, _, secret = authorization.partition(" ")
     return secret.strip() if scheme.lower() == "bearer" else ""
-
-
-def may_ask(caller: Caller | None) -> bool:
-    """Return whether somebody may ask for decisions."""
-    return caller is not None and caller.role in _ASKERS
 
 
 def admit(caller: Caller | None, how: str) -> None:

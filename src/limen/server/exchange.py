@@ -1,41 +1,29 @@
-"""One exchange over HTTP, as ASGI has it: what was asked, and how it is answered. Knows no limits.
-
-What cannot be answered is `Rejected`: a status and a sentence, as `application/problem+json`.
-"""
+"""Errors, request ids and JSON bodies, shared by the data plane and the control plane."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from limen import wire
-from limen.http.problem import Problem, phrase
+from limen.server.http import NO_STORE as NO_STORE
+from limen.server.http import Headers, Response
+from limen.server.http import Rejected as Rejected
 
 Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Headers = list[tuple[bytes, bytes]]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 T = TypeVar("T")
 
 JSON = (b"content-type", b"application/json")
 TEXT = (b"content-type", b"text/plain; charset=utf-8")
-PROBLEM = (b"content-type", b"application/problem+json")
-# What is true now may be otherwise a moment later, and for somebody else.
-NO_STORE = (b"cache-control", b"no-store")
 RETRY_SOON = (b"retry-after", b"1")
-HEAD = (
-    b"x-request-id: %b\r\ncontent-type: %b\r\ncache-control: no-store\r\n%bcontent-length: %d\r\n"
-)
-"""The headers of an answer as they are sent: the id, the kind, others, and the length."""
-Tell = Callable[[int, bytes, bytes], object]
-"""Sends an answer: the status, the headers as they are sent, and the body."""
-GIVEN_ID = re.compile(rb"[\x21-\x7e]{1,64}")
-"""What a client may call its request."""
+_GIVEN_ID = re.compile(rb"[\x21-\x7e]{1,64}")
+"""A request id that a client may choose."""
 _MALFORMED = re.compile(r"JSON is malformed: (.*)")
 _PLACE = re.compile(r"(.*?) - at (`key` in )?`\$(.*)`", re.DOTALL)
 _OBJECT = re.compile(r"(?:\[(\d+)\]\.)?(attributes|actual)")
@@ -44,62 +32,56 @@ _LONGEST_NAME = 100
 _logger = logging.getLogger("limen.server")
 
 
-class Rejected(Exception):
-    """Say that a request is not answered, and why. Nothing was charged or changed."""
-
-    def __init__(self, status: int, detail: str, headers: Headers | None = None) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
-        self.headers: Headers = headers or []
-
-    def body(self, id_: str) -> bytes:
-        """Return the problem document."""
-        return Problem(
-            title=phrase(self.status),
-            status=self.status,
-            detail=self.detail,
-            instance=f"urn:limen:{id_}",
-        ).encode()
-
-
 class Reply(NamedTuple):
-    """What a question is answered."""
+    """A response of the control plane in JSON."""
 
     body: bytes
     headers: Headers
-    status: int = 200
-
-    def sent(self, id_: str) -> tuple[int, bytes, bytes]:
-        """Return the status, the headers as they are sent, and the body."""
-        lines = [name + b": " + value + b"\r\n" for name, value in self.headers]
-        kind = JSON if self.status == 200 else PROBLEM
-        head = HEAD % (id_.encode(), kind[1], b"".join(lines), len(self.body))
-        return self.status, head, self.body
 
 
-class Gone(Exception):
-    """Say that the client went away in the middle of its request."""
+class Gone(Rejected):
+    """Say that the client closed the connection in the middle of its request."""
+
+    def __init__(self) -> None:
+        super().__init__(400, "the connection was closed before the end of the body")
 
 
-def header(scope: Scope, name: bytes) -> bytes | None:
+class RequestIds:
+    """Makes the ids of requests: the client's own, or one that is unique to this process."""
+
+    def __init__(self, instance: str) -> None:
+        self._instance = instance
+        self._numbers = itertools.count(1)
+
+    def id_of(self, given: bytes | None) -> str:
+        """Return the id of a request; `given` is its header `X-Request-Id`."""
+        if given is not None and _GIVEN_ID.fullmatch(given):
+            return given.decode("ascii")
+        return f"{self._instance}-{next(self._numbers):x}"
+
+
+def header(headers: Headers, name: bytes) -> bytes | None:
     """Return the first header of a name, which is in lower case."""
-    for key, value in scope["headers"]:
+    for key, value in headers:
         if key == name:
-            found: bytes = value
-            return found
+            return value
     return None
 
 
-def single_header(scope: Scope, name: bytes) -> bytes | None:
+def single_header(headers: Headers, name: bytes) -> bytes | None:
     """Return the header of a name, in lower case; None without one.
 
     Raises `Rejected` if it is repeated: proxies disagree which value counts.
     """
-    values: list[bytes] = [value for key, value in scope["headers"] if key == name]
+    values = [value for key, value in headers if key == name]
     if len(values) > 1:
-        raise Rejected(400, f"the header {name.decode()} is repeated; send it once")
+        raise repeated_header(name.decode())
     return values[0] if values else None
+
+
+def repeated_header(name: str) -> Rejected:
+    """Return the error for a header that must be sent once."""
+    return Rejected(400, f"the header {name} is repeated; send it once")
 
 
 async def read_body(scope: Scope, receive: Receive, longest: int) -> bytes:
@@ -110,12 +92,12 @@ async def read_body(scope: Scope, receive: Receive, longest: int) -> bytes:
     body: bytes = message.get("body", b"")
     if not message.get("more_body", False):
         if len(body) > longest:
-            _too_long(longest)
+            raise body_too_long(longest)
         return body
     # Who says beforehand how much it will be is spared the sending.
-    said = header(scope, b"content-length")
+    said = header(scope["headers"], b"content-length")
     if said is not None and said.isdigit() and int(said) > longest:
-        _too_long(longest)
+        raise body_too_long(longest)
     chunks, length = [body], len(body)
     while message.get("more_body", False):
         message = await receive()
@@ -124,33 +106,24 @@ async def read_body(scope: Scope, receive: Receive, longest: int) -> bytes:
         chunk = message.get("body", b"")
         length += len(chunk)
         if length > longest:
-            _too_long(longest)
+            raise body_too_long(longest)
         chunks.append(chunk)
     return b"".join(chunks)
 
 
-def mistake(id_: str) -> Reply:
-    """Log what has just gone wrong here; return what is said of it."""
+def internal_error(id_: str) -> Response:
+    """Log the exception that is being handled, and return the response to its request."""
     _logger.exception("a mistake in the service", extra={"request": id_})
     rejected = Rejected(500, "the service made a mistake, and has logged it under this id")
-    return Reply(rejected.body(id_), [], 500)
+    return rejected.response(id_)
 
 
-def wrong_method(scope: Scope, *allowed: str) -> Rejected:
-    """Return what is said to who asks a path for what it does not do."""
+def wrong_method(path: str, method: str, *allowed: str) -> Rejected:
+    """Return the error for a method that a path does not have."""
     methods = ", ".join(allowed)
     return Rejected(
-        405,
-        f"{scope['path'][:200]} takes {methods}, not {scope['method']}",
-        [(b"allow", methods.encode())],
+        405, f"{path[:200]} takes {methods}, not {method}", [(b"allow", methods.encode())]
     )
-
-
-async def respond(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    """Send a whole response."""
-    headers.append((b"content-length", b"%d" % len(body)))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
@@ -167,10 +140,9 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise Rejected(400, f"the body is not JSON: {reason}") from None
 
 
-def _too_long(longest: int) -> NoReturn:
-    # The rest of the body is on its way, and nobody will read it.
-    close = [(b"connection", b"close")]
-    raise Rejected(413, f"the body is longer than {longest:,} bytes", close)
+def body_too_long(longest: int) -> Rejected:
+    """Return the error for a body that is longer than it may be."""
+    return Rejected(413, f"the body is longer than {longest:,} bytes")
 
 
 def _in_plain_words(message: str, body: bytes) -> str:

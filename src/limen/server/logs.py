@@ -12,7 +12,7 @@ import sys
 from datetime import UTC, datetime
 
 from limen.masking import masked
-from limen.server.settings import LogSettings
+from limen.server.settings.model import LogSettings
 
 _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 

@@ -1,7 +1,7 @@
-"""What was understood before: a bounded memory of questions, for as long as one thing holds.
+"""A bounded cache of parsed requests, valid for one rule set.
 
-Callers ask the same again and again: this user, this path. To read such a question and to find its
-rules takes longer than to decide it. Knows neither questions nor rules.
+Clients send the same request again and again. To parse it and to find its rules takes longer than
+to decide it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ V = TypeVar("V")
 
 
 class Memo(Generic[V]):
-    """Remembers values by what they were made of. When it is full, the older half is forgotten.
+    """A cache by the bytes that were parsed. When it is full, the older half is dropped.
 
-    `room` is for how many bytes, roughly, and for so many values at `least`. What takes more of it
-    is not remembered: what strangers send must neither fill the memory nor drive out what others
-    ask.
+    `room` is its size in bytes, estimated. It holds at least `least` values: a value that takes a
+    larger share is not kept, so that one client cannot evict the requests of others.
     """
 
     def __init__(self, room: int, least: int = 2_000) -> None:

@@ -1,22 +1,29 @@
-"""The description of the whole service, for programs: `/openapi.json`.
+"""The OpenAPI document of the service: `/openapi.json`.
 
-What FastAPI knows of `/admin/v1` is joined with the decisions of `/v1`, whose messages describe
-themselves.
+It joins FastAPI's description of `/admin/v1` with the decisions of `/v1`, whose messages describe
+themselves. The control plane serves it, so paths are relative to the control plane; the paths of
+the data plane name its address in `servers`.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from msgspec import Struct, structs
 
 from limen import wire
 from limen.http.problem import CONTENT_TYPE
 from limen.rules.spec import json_schema
+from limen.server.http import ProblemDocument
 from limen.server.service import Health
 from limen.server.settings import Settings
 
@@ -41,6 +48,10 @@ QUERY_OF_ATTRIBUTES: dict[str, Any] = {
 _DESCRIPTION = """
 Decides, for every request, whether it may pass; and keeps the rules by which it does.
 
+Decisions, under `/v1`, are served by the data plane at {data_plane}. Behind a proxy this address
+differs. All other paths in this document are served by the control plane, as is the document
+itself. `/healthz` and `/readyz` are served by both.
+
 Times are seconds, or ISO 8601. Every error is `application/problem+json`, and says what to do.
 """
 _ERRORS = {
@@ -60,30 +71,6 @@ _HEADERS = {
     429: _RETRY_AFTER,
     503: _RETRY_AFTER,
 }
-_PROBLEM = {
-    "type": "object",
-    "description": "What went wrong (RFC 9457).",
-    "required": ["title", "status"],
-    "properties": {
-        "type": {"type": "string", "description": "Absent: `about:blank`."},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "What to do about it."},
-        "instance": {
-            "type": "string",
-            "description": "The id of the request, as in `x-request-id`.",
-        },
-        "problems": {
-            "type": "array",
-            "description": "All that is wrong with a body or with rules.",
-            "items": {
-                "type": "object",
-                "required": ["path", "message"],
-                "properties": {"path": {"type": "string"}, "message": {"type": "string"}},
-            },
-        },
-    },
-}
 _MESSAGES = (
     wire.Question,
     wire.Verdict,
@@ -93,6 +80,7 @@ _MESSAGES = (
     wire.SettleQuestion,
     wire.Done,
     Health,
+    ProblemDocument,
 )
 _QUESTION = {"attributes": {"user": "42", "path": "/search"}, "cost": 1}
 _OWN = {"key": "user:42", "limits": "100/minute; 1000/day"}
@@ -103,7 +91,7 @@ def errors(statuses: Iterable[int]) -> dict[int, dict[str, Any]]:
     """Describe the answers to what went wrong, by their statuses."""
     found = {}
     for status in sorted(statuses):
-        found[status] = content("Problem", _ERRORS[status], CONTENT_TYPE)
+        found[status] = content("ProblemDocument", _ERRORS[status], CONTENT_TYPE)
         if status in _HEADERS:
             name, schema = _HEADERS[status]
             found[status]["headers"] = {name: {"schema": schema}}
@@ -115,14 +103,21 @@ def content(schema: str, description: str, kind: str = "application/json") -> di
     return {"description": description, "content": {kind: {"schema": _ref(schema)}}}
 
 
-def describe(app: FastAPI, settings: Settings) -> dict[str, Any]:
-    """Return the description of the service, as the settings have it."""
+def describe(app: FastAPI, settings: Settings, events: Iterable[type[Struct]]) -> dict[str, Any]:
+    """Return the description of the service, as the settings have it.
+
+    `events` are the messages of the live stream, which no route returns.
+    """
     whole = get_openapi(
-        title=app.title, version=app.version, description=_DESCRIPTION.strip(), routes=app.routes
+        title=app.title,
+        version=app.version,
+        description=_DESCRIPTION.strip().format(data_plane=settings.data_plane_url),
+        routes=app.routes,
+        servers=[{"url": "/", "description": "The control plane."}],
     )
     whole["paths"] = {**_health(), **_decisions(settings), **whole["paths"]}
     components = whole.setdefault("components", {})
-    components["schemas"] = {**components.get("schemas", {}), **_schemas()}
+    components["schemas"] = {**components.get("schemas", {}), **_schemas(app, events)}
     components["securitySchemes"] = {
         SCHEME: {
             "type": "http",
@@ -147,15 +142,51 @@ def _resolved(value: dict[str, Any]) -> dict[str, Any]:
     return {**_ref(name), **more}
 
 
-def _schemas() -> dict[str, Any]:
-    _, messages = msgspec.json.schema_components(
-        _MESSAGES, ref_template="#/components/schemas/{name}"
-    )
+def _schemas(app: FastAPI, events: Iterable[type[Struct]]) -> dict[str, Any]:
+    routes = [route for route in app.routes if isinstance(route, APIRoute)]
+    responses = [get_type_hints(route.endpoint)["return"] for route in routes]
+    messages = [kind for kind in responses if isinstance(kind, type) and issubclass(kind, Struct)]
+    roots = (*_MESSAGES, *messages, *events)
+    _, schemas = msgspec.json.schema_components(roots, ref_template="#/components/schemas/{name}")
+    kinds: dict[type[Struct], None] = {}
+    for root in roots:
+        _collect_structs(root, kinds)
+    for kind in kinds:
+        _describe_fields(kind, schemas[kind.__name__]["properties"])
     written = json.dumps(json_schema()).replace("#/$defs/", "#/components/schemas/")
     rules = json.loads(written)
     parts = rules.pop("$defs")
     del rules["$schema"]
-    return {**messages, **parts, "RuleSet": rules, "Problem": _PROBLEM}
+    return {**schemas, **parts, "RuleSet": rules}
+
+
+def _collect_structs(annotation: Any, kinds: dict[type[Struct], None]) -> None:
+    """Add the messages in an annotation, and those in their fields."""
+    for inner in get_args(annotation):
+        _collect_structs(inner, kinds)
+    if isinstance(annotation, type) and issubclass(annotation, Struct) and annotation not in kinds:
+        kinds[annotation] = None
+        for hint in get_type_hints(annotation).values():
+            _collect_structs(hint, kinds)
+
+
+def _describe_fields(kind: type[Struct], properties: dict[str, Any]) -> None:
+    """Add the docstrings of the fields, which msgspec leaves out."""
+    docstrings = dict(_docstrings(kind))
+    for field in structs.fields(kind):
+        if field.name in docstrings:
+            properties[field.encode_name]["description"] = docstrings[field.name]
+
+
+def _docstrings(kind: type[Struct]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the docstring of each field, those of base classes first."""
+    for base in reversed(kind.__mro__[: kind.__mro__.index(Struct)]):
+        [body] = ast.parse(inspect.getsource(base)).body
+        assert isinstance(body, ast.ClassDef)
+        for field, text in pairwise(body.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                sentences = " ".join(ast.literal_eval(text.value).split())
+                yield ast.unparse(field.target), sentences
 
 
 def _health() -> dict[str, Any]:
@@ -206,7 +237,7 @@ def _decisions(settings: Settings) -> dict[str, Any]:
         "schema": {"type": "string", "minLength": 1},
     }
     either = {"anyOf": [one, {"type": "array", "items": one, "maxItems": most}]}
-    return {
+    paths: dict[str, Any] = {
         "/v1/check": asks(
             "check",
             "Decide a request, or a list of them; who is allowed is charged",
@@ -246,6 +277,8 @@ def _decisions(settings: Settings) -> dict[str, Any]:
             "delete": decides("Free the places of a slot", done),
         },
     }
+    servers = [{"url": settings.data_plane_url, "description": "The data plane."}]
+    return {path: {"servers": servers, **item} for path, item in paths.items()}
 
 
 def _operation(

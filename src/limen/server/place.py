@@ -52,23 +52,23 @@ class Place:
     @property
     def rules_file(self) -> Path | None:
         """The file that the rules are in; None when they are in a database."""
-        rules = self._settings.rules.reveal()
+        rules = self._settings.rules.get_secret_value()
         return Path(rules) if rules and "://" not in rules else None
 
     @property
     def books(self) -> str:
         """The address of the database."""
-        return self._settings.database.reveal()
+        return self._settings.database.get_secret_value()
 
     def secret(self) -> str:
         """Return what signs receipts. Raises `StoreError` when it cannot be read."""
-        return self._settings.auth.secret.reveal() or _read(self.folder / _SECRET)
+        return self._settings.auth.secret.get_secret_value() or _read(self.folder / _SECRET)
 
     def fixed_tokens(self) -> Mapping[Role, str]:
         """Return the tokens that hold whatever the database says."""
         auth, own = self._settings.auth, self.folder / _ADMIN_TOKEN
-        admin = auth.admin_token.reveal() or (_read(own) if own.exists() else "")
-        return {"admin": admin, "check": auth.check_token.reveal()}
+        admin = auth.admin_token.get_secret_value() or (_read(own) if own.exists() else "")
+        return {"admin": admin, "check": auth.check_token.get_secret_value()}
 
     async def prepare(self) -> Prepared:
         """Make the folder, its secrets and the tables. Raises `LimenError` when that fails.
@@ -78,7 +78,7 @@ class Place:
         """
         _make_folder(self.folder)
         self._look_at_file()
-        if not self._settings.auth.secret.reveal():
+        if not self._settings.auth.secret.get_secret_value():
             _keep(self.folder / _SECRET, secrets.token_urlsafe(32))
         self._warn_of_unverified_server()
         books = SqlStore(self.books, connect_timeout=_FIRST_ANSWER_S)
@@ -93,7 +93,7 @@ class Place:
             is_first = False
         finally:
             await books.close()
-        if self._settings.auth.admin_token.reveal():
+        if self._settings.auth.admin_token.get_secret_value():
             return Prepared(None, is_first)
         _keep(self.folder / _ADMIN_TOKEN, new_secret())
         return Prepared(self.folder / _ADMIN_TOKEN, is_first)
@@ -127,7 +127,7 @@ class Place:
                 parse(snapshot.document)
         except InvalidRules as error:
             place = self._settings.rules_place
-            raise ConfigurationError(f"the rules in {place!r}: {error}") from None
+            raise ConfigurationError(f"the rules in {place}: {error}") from None
 
     async def open(self, books: SqlStore) -> bool:
         """Bring the database up to date; return whether the starter rules were put there."""
@@ -138,7 +138,7 @@ class Place:
             _logger.warning("changes to rules and tokens are refused: %s", error)
             return False
         # Only where nobody chose the place: elsewhere, no rules may be what somebody wants.
-        if self._settings.rules.reveal() or await books.latest() is not None:
+        if self._settings.rules.get_secret_value() or await books.latest() is not None:
             return False
         text = (resources.files("limen.server") / "starter.yaml").read_text("utf-8")
         document = dict(parse_text(text).document)
@@ -146,23 +146,25 @@ class Place:
         return True
 
     async def _refuse_strangers(self, books: SqlStore) -> None:
-        """Raise when other machines could ask, and no token was ever made for them."""
+        """Raise when other machines can reach a listener that needs a token, and none exists."""
         settings = self._settings
-        if settings.is_loopback or any(self.fixed_tokens().values()):
+        if any(self.fixed_tokens().values()):
             return
-        if settings.bind.is_loopback and settings.checks_are_open:
-            return  # others reach gRPC alone, and that is open on purpose
-        if any(token.revoked_at is None for token in await books.tokens()):
+        decisions = () if settings.checks_are_open else (settings.bind, settings.grpc.bind)
+        listeners = (*decisions, settings.admin.bind)
+        exposed = [bind for bind in listeners if bind is not None and not bind.is_loopback]
+        if not exposed or any(token.revoked_at is None for token in await books.tokens()):
             return
-        place = settings.grpc.bind if settings.bind.is_loopback else settings.bind
         raise ConfigurationError(
-            f"{place} can be reached from other machines, and there is no token yet; run "
+            f"{exposed[0]} can be reached from other machines, and there is no token yet; run "
             "`limen token create --role admin --name you`, or set LIMEN_AUTH__ADMIN_TOKEN_FILE"
         )
 
     def _can_do_without(self, books: SqlStore) -> bool:
         store = books if self.rules_file is None else FileStore(self.rules_file)
-        return self._last_good(store).is_usable or is_shared(self._settings.store.url.reveal())
+        return self._last_good(store).is_usable or is_shared(
+            self._settings.store.url.get_secret_value()
+        )
 
     def _last_good(self, store: FileStore | SqlStore) -> LastGood:
         return LastGood(self.folder, store.source)

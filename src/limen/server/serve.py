@@ -1,7 +1,7 @@
-"""One process that serves: listens, starts the app, answers, and ends without losing a request.
+"""One process that serves: starts a program, listens, and ends without losing a request.
 
-Owns signals, and the order of things at the start and at the end. Knows nothing of what the app
-does, and of other workers only that there may be a parent.
+Owns signals, and the order of things at the start and at the end. Knows nothing of the program's
+work, and of other workers only that there may be a parent.
 """
 
 from __future__ import annotations
@@ -13,149 +13,157 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
-from uvicorn import Config
 
 from limen.errors import LimenError
 from limen.masking import masked
-from limen.server.lifespan import App, Lifespan, NotStarted, in_a_line
+from limen.server.http.connections import GRACE_S, HttpLimits
 from limen.server.listen import BACKLOG, Tls, bind
-from limen.server.protocol import GRACE_S, Connections, Limits
 from limen.server.supervise import Parent
 
-__all__ = ["App", "Beside", "Hooks", "Limits", "Tls", "bind", "serve"]
+__all__ = ["Companion", "Hooks", "HttpLimits", "Program", "Site", "Tls", "bind", "serve"]
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 _logger = logging.getLogger("limen.server")
 
 
 class Served(Protocol):
-    """All connections on a listener."""
+    """All connections of a listener."""
 
     def __len__(self) -> int: ...
 
     def make(self) -> asyncio.BaseProtocol:
-        """Return what speaks on a new connection."""
+        """Return the protocol of a new connection."""
 
     def drain(self) -> None:
-        """Let every connection end as soon as nobody waits for an answer on it."""
+        """Close every connection as soon as no response is due on it."""
 
     async def wait_until_done(self) -> None:
         """Return when there are none left."""
 
     async def cut(self) -> None:
-        """End all of them now."""
+        """Abort all connections."""
 
     def close(self) -> None:
-        """Look after them no longer."""
+        """Stop the timers."""
 
 
-class Beside(Struct, frozen=True):
-    """What is served beside the app, on a listener of its own."""
+class Site(Struct, frozen=True):
+    """A listener, and the connections on it."""
 
     listener: socket.socket
-    open: Callable[[Any], Served]
-    """Called on the loop when the app has started, with the app."""
+    served: Served
     tls: Tls | None = None
 
 
+class Companion(Protocol):
+    """A server with a listener of its own in the same event loop."""
+
+    tls: Tls | None
+
+    async def start(self) -> None:
+        """Listen."""
+
+    def drain(self) -> None:
+        """Stop listening, and let requests in progress finish."""
+
+    async def wait_until_done(self) -> None:
+        """Return when they have finished."""
+
+    def cut(self) -> None:
+        """Do not wait for them any longer."""
+
+
+class Program(Protocol):
+    """The program of a process. It is made on the event loop."""
+
+    async def start(self) -> None:
+        """Start, before anything is accepted. Raises `LimenError` when that is impossible."""
+
+    def sites(self) -> Sequence[Site]:
+        """Return the listeners to serve, after the start."""
+
+    def companions(self) -> Sequence[Companion]:
+        """Return the servers that listen by themselves, after the start."""
+
+    async def close(self) -> None:
+        """End, after the last response."""
+
+
 class Hooks(Struct, frozen=True):
-    """What the owner of an app wants to be told of."""
+    """Callbacks of the owner of the process."""
 
     ready: Callable[[], object] | None = None
     """Requests are accepted now."""
     signals: Mapping[signal.Signals, Callable[[], object]] = {}
     """Called on the loop; for SIGHUP behind the new certificate. Not for SIGTERM and SIGINT."""
-    stopping: Callable[[], object] | None = None
-    """The stop begins: an answer that would go on for ever has to end now."""
 
 
 def serve(
-    app_factory: Callable[[], App],
-    listeners: Sequence[socket.socket],
-    limits: Limits | None = None,
+    make: Callable[[], Program],
+    limits: HttpLimits | None = None,
     *,
-    tls: Tls | None = None,
     parent: Parent | None = None,
     hooks: Hooks | None = None,
-    beside: Sequence[Beside] = (),
 ) -> int:
-    """Serve an app until SIGTERM or SIGINT; return the exit code of the process.
+    """Serve a program until SIGTERM or SIGINT; return the exit code of the process.
 
-    The app is made on the loop, and started before anything is accepted; when that fails the
-    reason is on stderr, and the code 1. A stop lets requests under way finish: 0. A second signal
-    does not wait for them: 128 and its number. SIGHUP loads the certificate anew. With a `parent`
-    it also stops when that has gone, and leaves it to the parent to lose patience.
+    When the start fails, the reason is on stderr and the code is 1. A stop lets requests in
+    progress finish: 0. A second signal does not wait for them: 128 and its number. SIGHUP reloads
+    the certificate. With a `parent` it also stops when the parent has gone, and only the parent
+    loses patience.
     """
-    run = _Run(listeners, limits or Limits(), tls, parent, hooks or Hooks(), beside)
+    run = _Run(limits or HttpLimits(), parent, hooks or Hooks())
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(run.main(app_factory))
-
-
-class _Site(NamedTuple):
-    listener: socket.socket
-    served: Served
-    tls: Tls | None
+        return runner.run(run.main(make))
 
 
 class _Run:
     """One run of a server, from its start to its end."""
 
-    def __init__(
-        self,
-        listeners: Sequence[socket.socket],
-        limits: Limits,
-        tls: Tls | None,
-        parent: Parent | None,
-        hooks: Hooks,
-        beside: Sequence[Beside],
-    ) -> None:
-        self._listeners = listeners
-        self._beside = beside
+    def __init__(self, limits: HttpLimits, parent: Parent | None, hooks: Hooks) -> None:
         self._limits = limits
-        self._tls = tls
         self._parent = parent
         self._hooks = hooks
+        self._certificates: list[Tls] = []
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._code = 0
 
-    async def main(self, app_factory: Callable[[], App]) -> int:
+    async def main(self, make: Callable[[], Program]) -> int:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(_log_stray)
         self._heed_signals(loop)
         try:
-            app = app_factory()
-            lifespan = Lifespan(app)
-            if not await self._unless(self._stop, lifespan.start()):
-                await lifespan.call_off()
+            program = make()
+            if not await self._unless(self._stop, program.start()):
                 return self._code
-        except (LimenError, NotStarted) as error:
+            sites, companions = program.sites(), program.companions()
+        except LimenError as error:
             return _fail(str(error))
         except Exception as error:
-            _logger.debug("the app could not be made", exc_info=error)
+            _logger.debug("the program did not start", exc_info=error)
             return _fail(in_a_line(error))
-        quick = getattr(app, "quick", None)
-        connections = Connections(config_of(app), self._limits, lifespan.state, quick)
-        sites = [_Site(each, connections, self._tls) for each in self._listeners]
-        sites += [_Site(each.listener, each.open(app), each.tls) for each in self._beside]
+        each_tls = [*[site.tls for site in sites], *[each.tls for each in companions]]
+        self._certificates = [tls for tls in each_tls if tls is not None]
         servers = [await self._listen(loop, site) for site in sites]
+        for companion in companions:
+            await companion.start()
         self._warn_of_expiry()
         if self._hooks.ready is not None:
             self._hooks.ready()
         if self._parent is not None:
             self._parent.tell_ready()
         await self._stop.wait()
-        if self._hooks.stopping is not None:
-            self._hooks.stopping()
         await self._accept_rest(loop, sites)
         for server in servers:
             server.close()
-        await asyncio.gather(*[self._drain(served) for served in {site.served for site in sites}])
-        if not await self._unless(self._hurry, self._end(lifespan)):
-            await lifespan.call_off()
+        draining = [self._drain(site.served) for site in sites]
+        draining += [self._drain_companion(each) for each in companions]
+        await asyncio.gather(*draining)
+        await self._unless(self._hurry, self._close(program))
         return self._code
 
     def _heed_signals(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -169,6 +177,9 @@ class _Run:
 
     def _on_stop(self, number: signal.Signals) -> None:
         if not self._stop.is_set():
+            _logger.info(
+                "%s: requests in progress are finished, then the process ends", number.name
+            )
             self._stop.set()
         elif self._parent is None:
             # A terminal or systemd tells a worker what its parent tells it too: there a second
@@ -179,11 +190,10 @@ class _Run:
             signal.signal(number, signal.SIG_DFL)
 
     def _on_hangup(self) -> None:
-        certificates = self._certificates()
         try:
-            for tls in certificates:
+            for tls in self._certificates:
                 tls.reload()
-            if certificates:
+            if self._certificates:
                 _logger.info("the certificate was loaded anew")
         except LimenError as error:
             _logger.error("the certificate stays as it was: %s", error)
@@ -193,12 +203,9 @@ class _Run:
         if act is not None:
             act()
 
-    def _certificates(self) -> list[Tls]:
-        return [tls for tls in (self._tls, *[each.tls for each in self._beside]) if tls is not None]
-
     def _warn_of_expiry(self) -> None:
         # All sites share the files of one certificate.
-        for warning in {tls.expiry_warning() for tls in self._certificates()} - {None}:
+        for warning in {tls.expiry_warning() for tls in self._certificates} - {None}:
             _logger.warning("%s", warning)
 
     def _on_orphaned(self, loop: asyncio.AbstractEventLoop, parent: Parent) -> None:
@@ -207,7 +214,7 @@ class _Run:
             _logger.warning("the parent has gone: this worker ends as well")
             self._stop.set()
 
-    async def _listen(self, loop: asyncio.AbstractEventLoop, site: _Site) -> asyncio.AbstractServer:
+    async def _listen(self, loop: asyncio.AbstractEventLoop, site: Site) -> asyncio.AbstractServer:
         options = self._tls_options(site.tls)
         return await loop.create_server(
             site.served.make, sock=site.listener, backlog=BACKLOG, **options
@@ -222,8 +229,8 @@ class _Run:
             "ssl_shutdown_timeout": self._limits.write_timeout,
         }
 
-    async def _accept_rest(self, loop: asyncio.AbstractEventLoop, sites: Sequence[_Site]) -> None:
-        """Accept whom the kernel has let in already: it would turn them away again."""
+    async def _accept_rest(self, loop: asyncio.AbstractEventLoop, sites: Sequence[Site]) -> None:
+        """Accept connections in the kernel's backlog: closing the listener would reset them."""
         coming = []
         for site in sites:
             options = self._tls_options(site.tls)
@@ -246,8 +253,17 @@ class _Run:
         await connections.cut()
         connections.close()
 
-    async def _end(self, lifespan: Lifespan) -> None:
-        if not await lifespan.stop():
+    async def _drain_companion(self, companion: Companion) -> None:
+        companion.drain()
+        if not await self._unless(self._hurry, companion.wait_until_done()):
+            companion.cut()
+            await companion.wait_until_done()
+
+    async def _close(self, program: Program) -> None:
+        try:
+            await program.close()
+        except Exception as error:
+            _logger.error("the program did not end well: %s", in_a_line(error), exc_info=error)
             self._code = 1
 
     async def _unless(self, event: asyncio.Event, work: Awaitable[object]) -> bool:
@@ -264,24 +280,6 @@ class _Run:
             waiting.cancel()
 
 
-def config_of(app: App) -> Config:
-    """Return what uvicorn's protocol wants to know."""
-    config = Config(
-        lambda: app,
-        factory=True,
-        interface="asgi3",
-        ws="none",
-        lifespan="off",
-        proxy_headers=False,
-        server_header=False,
-        access_log=False,
-        log_config=None,
-        log_level="warning",
-    )
-    config.load()
-    return config
-
-
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
@@ -293,6 +291,12 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def _log_stray(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log what went wrong where nobody waits for it."""
     _logger.error("%s", context.get("message"), exc_info=context.get("exception"))
+
+
+def in_a_line(error: Exception) -> str:
+    """Return the type and the first line of an error."""
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _fail(reason: str) -> int:

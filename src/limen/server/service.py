@@ -25,16 +25,16 @@ from limen.rules.stores.file import FileStore
 from limen.rules.stores.sql import SqlStore
 from limen.rules.sync import Follower, Status, SwitchFile
 from limen.server.access import Access
+from limen.server.api.handlers import CheckHandlers
+from limen.server.api.receipts import Receipts
 from limen.server.audit import AuditWriter
 from limen.server.dashboard.cookie import Cookies
-from limen.server.decisions import Decisions
 from limen.server.envoy.service import RateLimits
-from limen.server.exchange import RETRY_SOON, Rejected
+from limen.server.exchange import RETRY_SOON, Rejected, RequestIds
 from limen.server.insight.insight import Insight
 from limen.server.insight.watch import Watch
 from limen.server.place import Place
 from limen.server.pools import Pools
-from limen.server.receipts import Receipts
 from limen.server.settings import Settings
 
 _LOOK_S = 1.0
@@ -87,9 +87,10 @@ class Service:
         self.settings: Settings = settings
         self.place: Place = Place(settings)
         self.id: str = f"{os.getpid():x}{secrets.token_hex(3)}"
+        self.request_ids: RequestIds = RequestIds(self.id)
         self._min_instances = max(settings.store.min_instances, settings.workers)
         self.limiter: AsyncLimiter = AsyncLimiter(
-            settings.store.url.reveal(),
+            settings.store.url.get_secret_value(),
             namespace=settings.namespace,
             on_error=settings.store.on_error,
             deadline=settings.store.deadline,
@@ -119,7 +120,7 @@ class Service:
         self.access: Access = Access(
             self.place.fixed_tokens(), self.place.folder, cookies=self.cookies
         )
-        self.decisions: Decisions = Decisions(
+        self.handlers: CheckHandlers = CheckHandlers(
             self.engine,
             self.limiter,
             self.receipts,

@@ -15,14 +15,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from limen.errors import ConfigurationError, shown
 
 WORKER_FD = "LIMEN_WORKER_FD"
-"""The listening sockets that a worker inherits: `3`, or `3,4` for two."""
+"""The listening sockets that a worker inherits, with their names: `data=3,admin=4`."""
 READY_FD = "LIMEN_READY_FD"
 """The worker's end of the line to its parent."""
 FOLDER = "LIMEN_WORKERS_FOLDER"
@@ -40,13 +40,14 @@ class Parent:
 
     def __init__(
         self,
-        listeners: list[socket.socket],
+        listeners: dict[str, socket.socket],
         line: socket.socket,
         folder: Path | None = None,
         *,
         others_serve: bool = False,
     ) -> None:
-        self.listeners: list[socket.socket] = listeners
+        self.listeners: dict[str, socket.socket] = listeners
+        """By the names that the parent gave them."""
         self.others_serve: bool = others_serve
         """Whether other workers answer until this one is ready."""
         self.folder: Path | None = folder
@@ -80,7 +81,8 @@ def parent() -> Parent | None:
     if fds is None or line is None:
         return None
     try:
-        listeners = [socket.socket(fileno=int(fd)) for fd in fds.split(",")]
+        named = [each.partition("=") for each in fds.split(",")]
+        listeners = {name: socket.socket(fileno=int(fd)) for name, _, fd in named}
         own = socket.socket(fileno=int(line))
         shared = Path(folder) if folder else None
         return Parent(listeners, own, shared, others_serve=others_serve)
@@ -106,7 +108,7 @@ class Shared(Protocol):
 
 def supervise(
     command: list[str],
-    listeners: Sequence[socket.socket],
+    listeners: Mapping[str, socket.socket],
     workers: int,
     *,
     shared: Shared | None = None,
@@ -131,7 +133,7 @@ class _Worker:
     """One worker process."""
 
     def __init__(
-        self, command: list[str], listeners: Sequence[socket.socket], told: Mapping[str, str]
+        self, command: list[str], listeners: Mapping[str, socket.socket], told: Mapping[str, str]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.started_at = self._loop.time()
@@ -190,7 +192,7 @@ class _Supervisor:
     def __init__(
         self,
         command: list[str],
-        listeners: Sequence[socket.socket],
+        listeners: Mapping[str, socket.socket],
         workers: int,
         shared: Shared | None,
         ready_timeout: float,
@@ -332,7 +334,7 @@ class _Supervisor:
     async def _end(self) -> None:
         """End all workers, first kindly; return when there are none."""
         # Whoever comes now is refused, instead of waiting for somebody to accept.
-        for listener in self._listeners:
+        for listener in self._listeners.values():
             listener.close()
         for worker in self._workers:
             worker.process.terminate()
@@ -352,18 +354,19 @@ class _Supervisor:
 
 def _popen(
     command: list[str],
-    listeners: Sequence[socket.socket],
+    listeners: Mapping[str, socket.socket],
     line: socket.socket,
     told: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
-    fds = [listener.fileno() for listener in listeners]
-    told = {**told, WORKER_FD: ",".join(map(str, fds)), READY_FD: str(line.fileno())}
+    fds = {name: listener.fileno() for name, listener in listeners.items()}
+    named = ",".join([f"{name}={fd}" for name, fd in fds.items()])
+    told = {**told, WORKER_FD: named, READY_FD: str(line.fileno())}
     # In a session of its own: what a terminal tells its programs is for the parent, who tells the
     # workers.
     return subprocess.Popen(
         command,
         env={**os.environ, **told},
-        pass_fds=[*fds, line.fileno()],
+        pass_fds=[*fds.values(), line.fileno()],
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from limen import AsyncLimiter, ConfigurationError, Limiter
-from limen.adapters.outgoing import AsyncGate, Gate, RateLimited, Settings
+from limen.adapters.outgoing import RateLimited
+from limen.adapters.outgoing.gate import Gate
+from limen.adapters.outgoing.settings import Settings
+from limen.flow import run, run_async
 from limen.testing import ManualClock
 
 HOST = "https://api.example.com"
@@ -36,11 +39,11 @@ class Interrupted(ManualClock):
 def test_a_pause_that_begins_while_a_request_waits_for_its_limits_holds_it_too() -> None:
     clock = Interrupted()
     limiter = Limiter(clock=clock)
-    gate = Gate(limiter, settings("2/minute"), RateLimited)
-    gate.admit(REQUEST)
-    gate.admit(REQUEST)
+    gate = Gate(limiter, settings("2/minute"), RateLimited, is_async=False)
+    run(gate.admit(REQUEST))
+    run(gate.admit(REQUEST))
     clock.gate = gate
-    assert gate.admit(REQUEST) == HOST
+    assert run(gate.admit(REQUEST)) == HOST
     assert 160 <= clock.monotonic() <= 170
     # What was counted before the pause was given back: now one is counted, not two.
     assert limiter.peek(HOST, "2/minute").remaining == 1
@@ -50,11 +53,11 @@ def test_a_pause_that_begins_while_a_task_waits_for_its_limits_holds_it_too() ->
     async def main() -> None:
         clock = Interrupted()
         limiter = AsyncLimiter(clock=clock)
-        gate = AsyncGate(limiter, settings("2/minute"), RateLimited)
-        await gate.admit(REQUEST)
-        await gate.admit(REQUEST)
+        gate = Gate(limiter, settings("2/minute"), RateLimited, is_async=True)
+        await run_async(gate.admit(REQUEST))
+        await run_async(gate.admit(REQUEST))
         clock.gate = gate
-        assert await gate.admit(REQUEST) == HOST
+        assert await run_async(gate.admit(REQUEST)) == HOST
         assert 160 <= clock.monotonic() <= 170
         assert (await limiter.peek(HOST, "2/minute")).remaining == 1
 
@@ -64,22 +67,22 @@ def test_a_pause_that_begins_while_a_task_waits_for_its_limits_holds_it_too() ->
 def test_who_is_refused_for_a_pause_that_began_meanwhile_is_charged_nothing() -> None:
     clock = Interrupted()
     limiter = Limiter(clock=clock)
-    gate = Gate(limiter, settings("2/minute", wait=70), RateLimited)
-    gate.admit(REQUEST)
-    gate.admit(REQUEST)
+    gate = Gate(limiter, settings("2/minute", wait=70), RateLimited, is_async=False)
+    run(gate.admit(REQUEST))
+    run(gate.admit(REQUEST))
     clock.gate = gate
     with pytest.raises(RateLimited) as told:
-        gate.admit(REQUEST)
+        run(gate.admit(REQUEST))
     assert told.value.retry_after == 100
     assert limiter.peek(HOST, "2/minute").remaining == 2
 
 
 def test_the_hosts_of_a_gate_may_be_called_from_several_loops() -> None:
-    gate = AsyncGate(AsyncLimiter(), settings("1000/minute"), RateLimited)
+    gate = Gate(AsyncLimiter(), settings("1000/minute"), RateLimited, is_async=True)
     done: list[str | None] = []
 
     async def many() -> None:
-        done.extend(await asyncio.gather(*(gate.admit(REQUEST) for _ in range(50))))
+        done.extend(await asyncio.gather(*(run_async(gate.admit(REQUEST)) for _ in range(50))))
 
     threads = [threading.Thread(target=asyncio.run, args=(many(),)) for _ in range(4)]
     for thread in threads:
@@ -94,21 +97,21 @@ def test_a_function_that_is_async_by_a_detour_is_an_error_for_threads() -> None:
         return False
 
     exempt = Settings(("1/hour",), "host", 1, lambda request: is_internal(request), 0, True, 300.0)
-    gate = Gate(Limiter(), exempt, RateLimited)
+    gate = Gate(Limiter(), exempt, RateLimited, is_async=False)
     with pytest.raises(ConfigurationError, match="is async, and this adapter runs in threads"):
-        gate.admit(REQUEST)
+        run(gate.admit(REQUEST))
 
 
 def test_another_event_loop_than_that_of_asyncio_is_an_error_that_says_so() -> None:
-    gate = AsyncGate(AsyncLimiter(), settings("1/minute"), RateLimited)
+    gate = Gate(AsyncLimiter(), settings("1/minute"), RateLimited, is_async=True)
     # As other loops do it: nobody has told asyncio.
     with pytest.raises(ConfigurationError, match="runs on asyncio, and this is another event loop"):
-        gate.admit(REQUEST).send(None)
+        run_async(gate.admit(REQUEST)).send(None)
 
 
 def test_a_store_that_is_closed_when_it_is_away_says_so() -> None:
     limiter = Limiter("redis://127.0.0.1:1", on_error="closed")
-    gate = Gate(limiter, settings("1/minute", wait=0), RateLimited)
+    gate = Gate(limiter, settings("1/minute", wait=0), RateLimited, is_async=False)
     with pytest.raises(RateLimited, match="nobody can count it, and on_error is 'closed'"):
-        gate.admit(REQUEST)
+        run(gate.admit(REQUEST))
     limiter.close()

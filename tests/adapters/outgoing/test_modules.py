@@ -21,11 +21,13 @@ def test_the_modules_differ_in_the_name_of_the_library_alone() -> None:
 
 
 @pytest.mark.parametrize("library", ["httpx", "httpx2"])
-def test_without_its_library_a_module_names_the_extra(library: str) -> None:
-    code = f"import sys; sys.modules['{library}'] = None; import limen.adapters.{library}"
+@pytest.mark.parametrize("package", ["", "http_sf"])
+def test_without_its_packages_a_module_names_the_extra(library: str, package: str) -> None:
+    package = package or library
+    code = f"import sys; sys.modules['{package}'] = None; import limen.adapters.{library}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == (
-        f"ImportError: limen.adapters.{library} needs the package {library}; "
+        f"ImportError: limen.adapters.{library} needs the package {package}; "
         f"run: pip install 'limen[{library}]'"
     )
 

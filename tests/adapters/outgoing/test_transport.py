@@ -514,9 +514,9 @@ def test_a_limiter_of_the_wrong_kind_is_an_error_that_names_the_right_one(driver
     for name in names:
         arguments = ["http://localhost:1"] if name.endswith("Client") else []
         wrong = getattr(limen, name)(*arguments)
-        with pytest.raises(ConfigurationError, match=rf"takes an? {right}; for an? {name} there"):
+        with pytest.raises(ConfigurationError, match=rf"takes an? {right}, got {name}; use"):
             driver.transport(wrong, "1/minute")
-    with pytest.raises(ConfigurationError, match=rf"takes an? {right}.*, got a str") as told:
+    with pytest.raises(ConfigurationError, match=rf"takes an? {right}.*, got str") as told:
         driver.transport("redis://:secret@localhost:6379", "1/minute")
     assert "secret" not in str(told.value)
 

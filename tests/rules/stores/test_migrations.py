@@ -122,7 +122,7 @@ def test_tables_of_an_older_limen_are_told_from_none(url: str) -> None:
         store.save(THIRD, author="ann", base=None),
     ):
         with pytest.raises(
-            StoreError, match="the tables are of an older limen; run `limen rules apply FILE`, or"
+            StoreError, match="the tables are of an older limen; run `limen rules apply FILE` "
         ):
             run(call)
 

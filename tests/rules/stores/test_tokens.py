@@ -36,7 +36,15 @@ def in_two_hours(author: str, comment: str) -> Act:
 
 
 def token(**more: Any) -> Token:
-    return Token("3f2a91c0", "check", "ci", digest_of(SECRET), NOW, "ann", **more)
+    return Token(
+        id="3f2a91c0",
+        role="check",
+        name="ci",
+        digest=digest_of(SECRET),
+        created_at=NOW,
+        created_by="ann",
+        **more,
+    )
 
 
 def test_secrets_have_256_random_bits_and_an_id() -> None:

@@ -83,6 +83,20 @@ def test_what_is_written_is_read_with_its_stamp_and_goes_after_a_day(
     assert at_cache(redis_url, lambda cache: cache.look()).stamp != stamp
 
 
+@pytest.mark.parametrize(("active", "in_cache"), [("1", "1"), ("2", "2")])
+def test_publish_replaces_newer_rules_only_with_the_active_version(
+    redis_url: str, active: str, in_cache: str
+) -> None:
+    assert write(redis_url, 2)
+
+    async def active_version() -> str:
+        return active
+
+    at_cache(redis_url, lambda cache: cache.publish(snapshot(1), active_version))
+    entry, _ = at_cache(redis_url, lambda cache: cache.read())
+    assert entry.version == in_cache
+
+
 def test_rules_that_nobody_would_read_are_not_written(redis_url: str) -> None:
     large = Snapshot("1", {"rules": [], "x": "y" * 8_400_000})
     with pytest.raises(Poisoned, match="8,388,608 are read at most"):

@@ -1,4 +1,4 @@
-"""A whole service in this process, and a client that asks it without a socket.
+"""A whole service in this process, and a client that asks both planes without a socket.
 
 The loop runs only while something is asked; the thread that follows the rules runs all the time.
 """
@@ -19,8 +19,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from limen.rules.stores.tokens import Role, Token
-from limen.server.admin import PREFIX, admin_app
-from limen.server.app import App
+from limen.server.admin import PREFIX
+from limen.server.control_plane import control_plane
+from limen.server.data_plane import DataPlane
+from limen.server.http import Request
 from limen.server.place import Place
 from limen.server.service import Service
 from limen.server.settings import Settings, load
@@ -57,12 +59,41 @@ class Answer(msgspec.Struct):
         return detail
 
 
+class StubPeer:
+    """The other end of a connection that does not exist."""
+
+    def __init__(self, address: str | None = "127.0.0.1") -> None:
+        self.address = address
+
+    def is_gone(self) -> bool:
+        return False
+
+
+async def ask_data_plane(plane: DataPlane, request: Request, body: bytes = b"") -> Answer:
+    """Send a request to the data plane as a connection does."""
+    response = plane.begin(request)
+    if response is None and len(body) > plane.service.settings.http.max_body:
+        response = plane.too_large(request)
+    if response is None:
+        request.body = body
+        response = await plane.respond(request)
+    headers = {name.decode(): value.decode() for name, value in response.headers}
+    assert len(headers) == len(response.headers), "a header stands twice"
+    return Answer(response.status, headers, response.body)
+
+
+def is_of_data_plane(path: str) -> bool:
+    """Return whether the data plane has a path, and the control plane does not."""
+    return path.startswith("/v1/") or path == "/json"
+
+
 class Driven:
     """A service that was started, and who asks it."""
 
     def __init__(self, settings: Settings, runner: asyncio.Runner) -> None:
         self.service = Service(settings)
-        self.app = App(self.service, admin_app(self.service))
+        self.app = control_plane(self.service)
+        self.data_plane = DataPlane(self.service)
         self._runner = runner
         self.tokens: dict[str, str] = {"admin": ADMIN, "check": CHECK}
 
@@ -92,6 +123,12 @@ class Driven:
 
     async def _ask(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Answer:
         split = urlsplit(path)
+        raw_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+        if is_of_data_plane(split.path):
+            raw_path, query = split.path.encode(), split.query.encode()
+            peer: Any = StubPeer()
+            request = Request(method, raw_path, split.path, query, raw_headers, peer)
+            return await ask_data_plane(self.data_plane, request, body)
         scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
@@ -102,8 +139,8 @@ class Driven:
             "raw_path": split.path.encode(),
             "query_string": split.query.encode(),
             "root_path": "",
-            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-            "server": ("127.0.0.1", 8080),
+            "headers": raw_headers,
+            "server": ("127.0.0.1", 8082),
             "client": ("127.0.0.1", 1),
         }
         waiting = [{"type": "http.request", "body": body, "more_body": False}]

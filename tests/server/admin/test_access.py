@@ -31,7 +31,14 @@ class Slow:
 
 async def admitted(folder: Path) -> bool:
     now = datetime.now(UTC)
-    token = Token("3f2a91c0", "admin", "ann", digest_of("secret"), now, "tests")
+    token = Token(
+        id="3f2a91c0",
+        role="admin",
+        name="ann",
+        digest=digest_of("secret"),
+        created_at=now,
+        created_by="tests",
+    )
     before = Slow(1, token)
     after = Slow(2, structs.replace(token, revoked_at=now, revoked_by="tests"))
     after.go_on.set()
@@ -56,7 +63,14 @@ def test_tokens_that_could_not_be_saved_are_saved_by_a_later_look(
 ) -> None:
     """Otherwise a revoked token would be valid again after a start without the database."""
     now = datetime.now(UTC)
-    token = Token("3f2a91c0", "admin", "ann", digest_of("secret"), now, "tests")
+    token = Token(
+        id="3f2a91c0",
+        role="admin",
+        name="ann",
+        digest=digest_of("secret"),
+        created_at=now,
+        created_by="tests",
+    )
     store = Slow(1, structs.replace(token, revoked_at=now, revoked_by="tests"))
     store.go_on.set()
     access, in_the_way = Access({}, tmp_path), tmp_path / "tokens.last-good.json"

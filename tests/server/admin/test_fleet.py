@@ -143,6 +143,11 @@ def test_stats_are_of_one_process(service: Driven) -> None:
     assert (told["health"]["status"], told["health"]["rules"]) == ("ok", "2")
 
 
+def test_stats_have_the_address_of_the_data_plane(service: Driven) -> None:
+    told = service.ask("GET", "/stats").json["data_plane"]
+    assert told == {"url": "http://127.0.0.1:8080", "token_required": False}
+
+
 def test_the_audit_is_told_page_by_page(service: Driven) -> None:
     rows = service.ask("GET", "/audit").json["rows"]
     assert [row["id"] for row in rows] == [4, 3, 2, 1]

@@ -20,7 +20,7 @@ from limen.observe.packed import encode
 from limen.observe.recent import Seen
 from limen.observe.ring import SHORT_S, start_of
 from limen.observe.slices import RuleSlice, Slice
-from limen.server.admin.insight_answers import latencies_of
+from limen.server.admin.insight_responses import latencies_of
 from tests import servers
 from tests.server.admin.driving import RULES, Driven, driven, settings_of
 

@@ -25,7 +25,7 @@ def test_every_reference_leads_somewhere(described: Any) -> None:
 def test_every_operation_says_what_it_is_for_and_what_goes_wrong(described: Any) -> None:
     for path, methods in described["paths"].items():
         for method, told in methods.items():
-            if method == "parameters" or told["tags"] == ["health"]:
+            if method in ("parameters", "servers") or told["tags"] == ["health"]:
                 continue
             assert told["summary"], path
             statuses = set(told["responses"])
@@ -36,6 +36,14 @@ def test_every_operation_says_what_it_is_for_and_what_goes_wrong(described: Any)
             body = told.get("requestBody")
             if body:
                 assert method in ("post", "put"), path
+
+
+def test_decisions_are_at_the_data_plane_and_the_rest_at_the_control_plane(described: Any) -> None:
+    assert [server["url"] for server in described["servers"]] == ["/"]
+    for path, item in described["paths"].items():
+        servers = [server["url"] for server in item.get("servers", [])]
+        assert servers == (["http://127.0.0.1:8080"] if path.startswith("/v1/") else []), path
+    assert "http://127.0.0.1:8080" in described["info"]["description"]
 
 
 def test_the_page_lists_every_operation_and_needs_nothing_from_elsewhere(

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from limen.server.admin.body import decoded
-from limen.server.admin.guard import MAX_VIEWER_BODY
+from limen.server.admin.authorization import MAX_VIEWER_BODY
+from limen.server.admin.json_body import decoded
 from limen.server.exchange import Rejected
 from tests import postgres
 from tests.postgres import Postgres
@@ -65,7 +65,7 @@ def timed(service: Product, path: str, *headers: str, **asked: Any) -> tuple[Res
 def under_way(service: Product, times: int, *asked: str, **more: Any) -> Iterator[list[Raw]]:
     """Send a request so many times, each on its own connection, and wait for no response."""
     with ExitStack() as stack:
-        opened = [stack.enter_context(Raw(service.port, timeout=60)) for _ in range(times)]
+        opened = [stack.enter_context(Raw(service.admin_port, timeout=60)) for _ in range(times)]
         for each in opened:
             each.send(request(*asked, **more))
         yield opened
@@ -177,7 +177,7 @@ def test_refuses_a_token_with_too_many_requests_in_progress(busy: tuple[Product,
     # Unfinished bodies: a request counts before its body is read.
     unfinished = request(VALIDATE, bearer, "Content-Length: 10", method="POST")
     with ExitStack() as stack:
-        opened = [stack.enter_context(Raw(service.port)) for _ in range(33)]
+        opened = [stack.enter_context(Raw(service.admin_port)) for _ in range(33)]
         for each in opened:
             each.send(unfinished)
         until(lambda: answered(opened) == 1)
@@ -193,7 +193,7 @@ def test_a_get_is_answered_before_the_end_of_its_body(busy: tuple[Product, str])
     service, bearer = busy
     length = f"Content-Length: {15 * 2**20}"
     for path in (SWITCH, "/admin/v1/stats"):
-        with Raw(service.port) as connection:
+        with Raw(service.admin_port) as connection:
             connection.send(request(path, bearer, length) + b" " * 100_000)
             assert connection.response().status == 200
 
@@ -211,7 +211,7 @@ def test_refuses_a_body_that_is_too_long_for_its_route(
     busy: tuple[Product, str], method: str, path: str, longest: int
 ) -> None:
     service, _ = busy
-    with Raw(service.port) as connection:
+    with Raw(service.admin_port) as connection:
         length = f"Content-Length: {longest + 1}"
         connection.send(request(path, BEARER, length, method=method) + b" ")
         refused = connection.response()

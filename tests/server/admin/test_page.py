@@ -18,11 +18,10 @@ PAGE = Path(__file__).parents[3] / "docs" / "admin-api.md"
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_every_line_of_the_page_works(tmp_path: Path) -> None:
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
-    flags = {"auth.admin_token": ADMIN}
-    with serving(tmp_path / "data", tmp_path / "log", **flags) as url:
+    with serving(tmp_path, tmp_path / "data", auth__admin_token=ADMIN) as service:
         done = subprocess.run(
             ["bash", "-eu", "-o", "pipefail", "-c", "\n".join(blocks)],
-            env={"LIMEN": url, "TOKEN": ADMIN, "PATH": "/usr/bin:/bin:/usr/local/bin"},
+            env={"LIMEN": service.url, "TOKEN": ADMIN, "PATH": "/usr/bin:/bin:/usr/local/bin"},
             capture_output=True,
             text=True,
             timeout=60,

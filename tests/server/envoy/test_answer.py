@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
 from google.protobuf.unknown_fields import UnknownFieldSet
 from google.protobuf.wrappers_pb2 import UInt64Value
 from hypothesis import given
@@ -13,19 +12,18 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from limen.engine import Verdict
-from limen.http import answer_of_verdict, raw_headers, refusal
-from limen.limiter.plan import combine
+from limen.http import answer_of_verdict, headers, refusal
 from limen.model import UNCHARGED, Decision, Limit
 from limen.rules import parse_text
+from limen.server.api.response_templates import TemplateCache
 from limen.server.envoy import answer
 from limen.server.envoy.fields import sized, varint
 from limen.server.envoy.question import Question, decoded, understood
 from limen.server.envoy.schema import DescriptorStatus, RateLimitResponse
-from limen.server.faces import Gallery
 from tests.server.envoy.conftest import RULES
 from tests.server.envoy.describing import described, request
 
-PARSED, GALLERY = parse_text(RULES), Gallery()
+PARSED, TEMPLATES = parse_text(RULES), TemplateCache()
 NOW = 1_800_000_000.25
 DESCRIPTORS = [
     described({"user": "1"}),
@@ -133,7 +131,7 @@ def expected(question: Question, verdict: Verdict, styles: Any) -> Any:
         status.duration_until_reset.seconds = math.ceil(wait)
     told = answer_of_verdict(verdict)
     if verdict.allowed:
-        found = [(key.decode(), value.decode()) for key, value in raw_headers(told, styles, NOW)]
+        found = [(key.lower(), value) for key, value in headers(told, styles, NOW)]
     else:
         refused = refusal(told, styles, now=NOW, status=429)
         found = [(key.lower(), value) for key, value in refused.headers]
@@ -159,7 +157,7 @@ def test_an_answer_is_the_message_that_protobuf_would_make(
     chosen: list[Any], drawn: list[dict[str, Any]], styles: Any
 ) -> None:
     raw = request(*chosen).SerializeToString()
-    question = understood(decoded(raw), PARSED, GALLERY)
+    question = understood(decoded(raw), PARSED, TEMPLATES)
     verdict = decided(question, drawn)
     written = answer.response(question, verdict, styles, NOW)
     message = expected(question, verdict, styles)
@@ -167,43 +165,6 @@ def test_an_answer_is_the_message_that_protobuf_would_make(
     assert found == message
     assert len(found.statuses) == len(chosen)
     assert not UnknownFieldSet(found)
-
-
-PLAIN = [described({"user": str(number)}) for number in range(4)]
-readings = st.tuples(
-    st.just(True), st.integers(0, 2**31), st.just(0), st.integers(0, 10**14), st.just(0), st.just(7)
-)
-
-
-@given(
-    count=st.integers(1, 4),
-    said=st.lists(readings, min_size=4, max_size=4),
-)
-def test_who_passes_is_told_the_same_the_quick_way(count: int, said: list[Any]) -> None:
-    rules = parse_text("rules: [{name: a, key: [user], limits: 1000/minute sliding_counter}]")
-    raw = request(*PLAIN[:count]).SerializeToString()
-    question = understood(decoded(raw), rules, Gallery())
-    assert question.is_plain
-    checks = question.together.checks
-    verdict = question.together.verdict(combine(checks, said[:count], 1))
-    slow = answer.response(question, verdict, ("draft-11",), NOW)
-    assert answer.passed(question, said[:count]) == slow
-
-
-@pytest.mark.parametrize(
-    "rules",
-    [
-        "rules: [{name: a, key: [user], limits: [1/s, 5/minute]}]",
-        "rules: [{name: a, key: [user], limits: 5/minute, mode: shadow}]",
-        "rules: [{name: a, match: {user: '9'}, key: [user], limits: 5/minute}]",
-        "rules: [{name: a, mode: block}]",
-        "rules: [{name: a, limits: 5/minute}]",
-    ],
-    ids=["two limits", "a shadow", "none", "a block", "one place for both"],
-)
-def test_what_is_not_plain_is_not_answered_the_quick_way(rules: str) -> None:
-    raw = request(*PLAIN[:2]).SerializeToString()
-    assert not understood(decoded(raw), parse_text(rules), Gallery()).is_plain
 
 
 def test_a_limit_has_the_name_that_its_description_gives_it() -> None:
@@ -216,7 +177,7 @@ def test_a_limit_has_the_name_that_its_description_gives_it() -> None:
     raw = request({"user": "1"}).SerializeToString()
     limits = [
         DescriptorStatus.FromString(field).current_limit
-        for field in understood(decoded(raw), parse_text(rules), Gallery()).limits
+        for field in understood(decoded(raw), parse_text(rules), TemplateCache()).limits
     ]
     assert [(each.name, each.unit) for each in limits] == [("a.name/of:it-1", 5), ("", 4), ("", 0)]
     assert [each.requests_per_unit for each in limits] == [3, 3, 3]

@@ -18,8 +18,9 @@ from limen.server.envoy.methods import methods_of
 from limen.server.envoy.schema import SHOULD_RATE_LIMIT, RateLimitResponse
 from limen.server.exchange import Rejected
 from limen.server.grpc import Call, Code, Failed, GrpcLimits, Unary
+from limen.server.http import Request
 from limen.server.run import _grpc as grpc_of
-from tests.server.admin.driving import ADMIN, CHECK
+from tests.server.admin.driving import ADMIN, CHECK, StubPeer
 from tests.server.asking import Asker, asking
 from tests.server.envoy.conftest import Alone, Make
 from tests.server.envoy.describing import (
@@ -154,8 +155,12 @@ def test_what_was_decided_is_counted(alone: Alone) -> None:
 
 
 def post(alone: Alone, body: bytes) -> tuple[int, dict[str, str], Any]:
-    reply = alone.run(alone.service.envoy.should_limit_json(body, "id"))
+    peer: Any = StubPeer()
+    sent = Request("POST", b"/json", "/json", b"", [], peer)
+    sent.body = body
+    reply = alone.run(alone.service.envoy.should_limit_json(sent))
     found = {name.decode(): value.decode() for name, value in reply.headers}
+    assert len(found) == len(reply.headers), "a header stands twice"
     return reply.status, found, json.loads(reply.body)
 
 
@@ -175,7 +180,7 @@ def test_json_says_the_same(alone: Alone) -> None:
     assert (status, found["overallCode"]) == (429, "OVER_LIMIT")
     assert "retry-after" in told
     assert "rawBody" not in found
-    assert not {"content-type", "cache-control"} & set(told)
+    assert (told["content-type"], told["cache-control"]) == ("application/json", "no-store")
 
 
 def test_json_has_every_field_of_the_message(alone: Alone) -> None:

@@ -14,18 +14,18 @@ from limen.server.settings import load
         ("ATTRIBUTES", "user", "expected attribute=Header, such as 'user=X-User-Id'"),
         ("ATTRIBUTES", "user=X-User:", "expected attribute=Header"),
         ("ATTRIBUTES", "ip=X-Real-IP", "'ip' is told by the request itself, and by no header"),
-        ("ATTRIBUTES", "a=X-A,a=X-B", "the attribute 'a' is given twice"),
+        ("ATTRIBUTES", "a=X-A,a=X-B", "'a' is given twice"),
         ("ATTRIBUTES", "t=X-Limen-Token", "X-Limen-Token is for limen itself"),
         ("ATTRIBUTES", "s=Sec-Fetch-Site", "Sec-Fetch-Site is for limen itself"),
         ("LIST_HEADERS", "Via,not a name", "expected the name of a header, such as 'User-Agent'"),
         ("NORMALIZE_PATH", "parameter", "did you mean 'parameters'?"),
-        ("NORMALIZE_PATH", "parameters,parameters", "expected each word once"),
+        ("NORMALIZE_PATH", "parameters,parameters", "'parameters' is given twice"),
         ("TRUSTED_PROXIES", "*", "cannot be '*': whoever connects could then choose an address"),
         ("TRUSTED_PROXIES", "10.0.0.1/8", "did you mean '10.0.0.0/8'?"),
         ("TRUSTED_PROXIES", "", "expected a list of networks, such as ['10.0.0.0/8']"),
         ("ADDRESS_HEADER", "x-forwarded-fro", "did you mean 'x-forwarded-for'?"),
-        ("IPV6_PREFIX", "63", "expected 48, 56, 64 or 128"),
-        ("DEADLINE", "0", "expected seconds above 0"),
+        ("IPV6_PREFIX", "63", "ipv6_prefix must be 48, 56, 64 or 128"),
+        ("DEADLINE", "0", "must be greater than 0"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(variable: str, value: str, said: str) -> None:
@@ -40,7 +40,7 @@ def test_what_is_wrong_is_said_in_a_line(variable: str, value: str, said: str) -
 
 
 def test_grpc_and_http_cannot_listen_in_the_same_place() -> None:
-    with pytest.raises(ConfigurationError, match=":8080 is where HTTP listens"):
+    with pytest.raises(ConfigurationError, match=":8080 is already used by bind"):
         load({"grpc.bind": "127.0.0.1:8080"}, {})
     assert load({"bind": "127.0.0.1:0", "grpc.bind": "127.0.0.1:0"}, {}).grpc.bind is not None
     assert load({"grpc.bind": ""}, {}).grpc.bind is None

@@ -32,7 +32,9 @@ from limen.errors import InvalidInput, InvalidLimit
 from limen.limiter import AsyncLimiter
 from limen.rules import parse_text
 from limen.server.exchange import Rejected
+from limen.server.http import Request
 from limen.server.insight.watch import Watch
+from tests.server.admin.driving import StubPeer
 from tests.server.grpc.inside import Inside
 from tests.server.grpc.wire import PREFACE, Transcript, headers, prefixed, raw
 
@@ -128,8 +130,11 @@ class Target:
         assert response.overall_code == (2 if any(over) else 1)
 
     async def _take_json(self, provider: Any) -> None:
+        peer: Any = StubPeer()
+        request = Request("POST", b"/json", "/json", b"", [], peer)
+        request.body = provider.ConsumeBytes(2**20)
         try:
-            reply = await self._limits.should_limit_json(provider.ConsumeBytes(2**20), "id")
+            reply = await self._limits.should_limit_json(request)
         except (InvalidInput, InvalidLimit):
             return
         except Rejected:

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -132,22 +132,42 @@ def test_sums_are_of_all_workers_and_stay_when_one_is_killed(
 
 def until_both_have_answered(served: Product, *users: str) -> int:
     """Ask by many connections, until each worker has decided something; return how often."""
-    asked, by_pid = 0, dict[int, int]()
+    asked, before = 0, decisions(served)
 
     def have_both() -> bool:
         nonlocal asked
-        raws = [Raw(served.port) for _ in range(10)]
-        for raw in raws:
-            ask(raw, [f"user {asked}", *users])
-            asked += 1 + len(users)
-            raw.send(request("/admin/v1/stats", f"Authorization: Bearer {ADMIN}"))
-            stats = json.loads(raw.response().body)
-            by_pid[stats["pid"]] = stats["allowed"]
-            raw.socket.close()
-        return set(by_pid) == set(served.workers)
+        with connections(served.port) as raws:
+            for raw in raws:
+                ask(raw, [f"user {asked}", *users])
+                asked += 1 + len(users)
+        now = decisions(served)
+        return all(now[pid] > before[pid] for pid in served.workers)
 
     until(have_both)
     return asked
+
+
+def decisions(served: Product) -> dict[int, int]:
+    """Return the number of decisions of each worker, by process id."""
+    by_pid = dict[int, int]()
+
+    def have_all() -> bool:
+        with connections(served.admin_port) as raws:
+            for raw in raws:
+                raw.send(request("/admin/v1/stats", f"Authorization: Bearer {ADMIN}"))
+                stats = json.loads(raw.response().body)
+                by_pid[stats["pid"]] = stats["allowed"] + stats["refused"]
+        return set(by_pid) == set(served.workers)
+
+    until(have_all)
+    return by_pid
+
+
+@contextmanager
+def connections(port: int) -> Iterator[list[Raw]]:
+    """Open ten connections at the same time, so that both workers accept some of them."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(Raw(port)) for _ in range(10)]
 
 
 def test_any_number_of_keys_makes_neither_more_series_nor_more_memory(tmp_path: Path) -> None:

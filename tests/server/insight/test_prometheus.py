@@ -76,7 +76,7 @@ CASES: dict[str, tuple[dict[str, str], str, str, dict[str, str]]] = {
     "LimenDown": (
         {f"up{OF}}}": "1 0x30"},
         "3m",
-        "limen at a does not answer",
+        "the control plane of limen at a does not answer",
         {f"up{OF}}}": "1 0 1 0 1x30", 'up{job="other",instance="a"}': "0x30"},
     ),
     "LimenStoreAway": (
@@ -279,7 +279,7 @@ def test_compose_gives_prometheus_and_grafana_what_is_here() -> None:
     config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
     [job] = config["scrape_configs"]
     assert job["job_name"] == "limen"
-    assert job["static_configs"] == [{"targets": ["limen:8080"]}]
+    assert job["static_configs"] == [{"targets": ["limen:8082"]}]
 
 
 # All of it, running
@@ -323,7 +323,7 @@ def test_an_outage_of_the_store_is_seen_by_a_real_prometheus(tmp_path: Path) -> 
             *("--rules", str(rules)),
         ) as service,
     ):
-        config = shortened(tmp_path / "prometheus", service.port)
+        config = shortened(tmp_path / "prometheus", service.admin_port)
         with prometheus(tmp_path / "prometheus", config) as scraping:
             until(lambda: scraping.value("limen_workers") == 2)
             ask(service, 20)

@@ -565,6 +565,23 @@ def test_a_look_up_that_hangs_has_an_end_and_is_not_begun_again_meanwhile() -> N
         release.set()
 
 
+def test_a_message_is_not_sent_after_its_time_is_over() -> None:
+    release = threading.Event()
+
+    def slow(name: str, port: int) -> list[str]:
+        release.wait(20)
+        return ["127.0.0.1"]
+
+    with receiver() as (port, got):
+        place = valid_webhook(f"http://hooks.example.com:{port}/")
+        hook = Webhook(place, private=True, patience_s=0.1, resolve=slow)
+        assert hook.send(BODY, NOW) is not None
+        release.set()
+        while any(thread.name == "limen-webhook" for thread in threading.enumerate()):
+            time.sleep(0.01)
+    assert got == []
+
+
 def test_a_name_that_does_not_exist_is_named() -> None:
     def fail(name: str, port: int) -> list[str]:
         raise socket.gaierror(-2, "Name or service not known")

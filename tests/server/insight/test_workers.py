@@ -382,7 +382,7 @@ from limen.server.supervise import supervise
 
 command = [sys.executable, "-c", sys.argv[2]]
 with gathering(Path(sys.argv[1])) as shared:
-    sys.exit(supervise(command, [socket.socket()], 2, shared=shared))
+    sys.exit(supervise(command, {"data": socket.socket()}, 2, shared=shared))
 """
 
 
@@ -436,7 +436,7 @@ def test_a_parent_that_was_killed_leaves_a_folder_for_the_next_one_to_sweep(
 
 
 def test_nothing_is_shared_unless_it_is_asked_for() -> None:
-    assert supervise(["/no/such/command"], [], 2) == 1
+    assert supervise(["/no/such/command"], {}, 2) == 1
 
 
 def _failing(number: int) -> Callable[..., None]:

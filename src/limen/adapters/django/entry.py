@@ -17,13 +17,13 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
+from limen.adapters.aio import AsyncDoor
 from limen.adapters.django.installed import Installed, installed
 from limen.adapters.django.request import DjangoRequest, needs_user
 from limen.adapters.django.stream import leave_at_the_end
 from limen.adapters.limit import RateLimit
 from limen.adapters.plan import plain
-from limen.adapters.tasks import AsyncDoor
-from limen.adapters.threads import Door
+from limen.adapters.sync import Door
 from limen.adapters.visit import Visit
 from limen.errors import ConfigurationError
 from limen.http import Refusal

@@ -17,19 +17,19 @@ from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 
 from limen import fork
+from limen.adapters.aio import AsyncDoor
+from limen.adapters.deciders import Kind, kind_of
 from limen.adapters.django.settings import LostPath, Settings, named, read
 from limen.adapters.limit import RateLimit
 from limen.adapters.manner import Manner, manner_of
-from limen.adapters.sources import Kind, kind_of
-from limen.adapters.tasks import AsyncDoor
-from limen.adapters.threads import Door
+from limen.adapters.sync import Door
 from limen.client import AsyncClient, Client
 from limen.errors import ConfigurationError
 from limen.limiter import AsyncLimiter, Limiter
 from limen.limiter.decorate import name_of
 
 if TYPE_CHECKING:
-    from limen.adapters.sources import AsyncSource, Source
+    from limen.adapters.deciders import AsyncSource, Source
 
 _MAX_TAKEN = 10_000
 _DEADLINE_S = 0.05

@@ -9,9 +9,9 @@ from typing import Any
 
 from django.http.response import HttpResponseBase
 
-from limen import behind
-from limen.adapters.tasks import AsyncDoor
-from limen.adapters.threads import Door
+from limen._internal import background
+from limen.adapters.aio import AsyncDoor
+from limen.adapters.sync import Door
 from limen.adapters.visit import Visit
 
 
@@ -78,7 +78,7 @@ class _Leaving:
             self._is_over = True
             # Not here: whoever is interrupted by this may hold the very lock that it takes.
             with suppress(RuntimeError):  # no thread to be had: what is held ends with its lease
-                behind.start(self._door.leave, self._visit, self._response)
+                background.start(self._door.leave, self._visit, self._response)
 
     def _start(self, door: AsyncDoor) -> None:
         self._task = asyncio.ensure_future(door.leave(self._visit, self._response))

@@ -17,13 +17,13 @@ from limen.adapters.flask.settings import ENABLED, Given, given, settings_of
 from limen.adapters.keys import Key, KeyFunction, Missing
 from limen.adapters.limit import Attributes, Cost, RateLimit, When, rate_limits
 from limen.adapters.manner import Options
-from limen.adapters.threads import Door
+from limen.adapters.sync import Door
 from limen.errors import ConfigurationError
 from limen.limiter import Limiter
 from limen.model import OnError
 
 if TYPE_CHECKING:
-    from limen.adapters.sources import Source
+    from limen.adapters.deciders import Source
 
 Target = TypeVar("Target", bound=Callable[..., Any] | Blueprint)
 

@@ -14,7 +14,7 @@ from limen.adapters.flask.request import FlaskRequest
 from limen.adapters.flask.routes import Routes
 from limen.adapters.flask.settings import ENABLED
 from limen.adapters.limit import RateLimit
-from limen.adapters.threads import Door
+from limen.adapters.sync import Door
 from limen.adapters.visit import Visit
 from limen.adapters.wsgi import Body, Stay
 from limen.limiter.decorate import name_of
@@ -22,7 +22,7 @@ from limen.limiter.decorate import name_of
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-    from limen.adapters.sources import Source
+    from limen.adapters.deciders import Source
 
 EXTENSION = "limen"
 _STAY = "limen.flask"

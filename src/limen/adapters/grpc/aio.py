@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import grpc
 import grpc.aio
 
+from limen.adapters.aio import AsyncDoor
 from limen.adapters.grpc import sync
 from limen.adapters.grpc.call import request_of
 from limen.adapters.grpc.denial import (
@@ -29,11 +30,10 @@ from limen.adapters.grpc.methods import AnyLimit, LimitsByMethod, Methods
 from limen.adapters.grpc.telling import CANCELLED, OK, UNKNOWN, Metadata, Telling, telling_of
 from limen.adapters.limit import RateLimit
 from limen.adapters.manner import Manner, Options
-from limen.adapters.tasks import AsyncDoor
 from limen.adapters.visit import Visit
 
 if TYPE_CHECKING:
-    from limen.adapters.sources import AsyncSource
+    from limen.adapters.deciders import AsyncSource
 
 
 class AsyncRateLimitInterceptor(grpc.aio.ServerInterceptor):
@@ -235,7 +235,6 @@ class _PunctualDoor(AsyncDoor):
     async def sit_out(self, visit: Visit, delay: float) -> None:
         late = late_by(delay, visit.request.native.time_remaining())
         if late is not None:
-            await self.give_back(visit)
             raise late
         await super().sit_out(visit, delay)
 

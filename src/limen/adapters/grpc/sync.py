@@ -26,11 +26,11 @@ from limen.adapters.grpc.telling import CANCELLED, OK, UNKNOWN, Metadata, Tellin
 from limen.adapters.limit import RateLimit
 from limen.adapters.manner import Manner, Options
 from limen.adapters.request import Request
-from limen.adapters.threads import Door
+from limen.adapters.sync import Door
 from limen.adapters.visit import Visit
 
 if TYPE_CHECKING:
-    from limen.adapters.sources import Source
+    from limen.adapters.deciders import Source
 
 
 class RateLimitInterceptor(grpc.ServerInterceptor):
@@ -283,6 +283,5 @@ class _PunctualDoor(Door):
     def sit_out(self, visit: Visit, delay: float) -> None:
         late = late_by(delay, visit.request.native.time_remaining())
         if late is not None:
-            self.give_back(visit)
             raise late
         super().sit_out(visit, delay)

@@ -1,4 +1,4 @@
-"""The address and the options of a storage, read into what makes a limiter. Pure.
+"""The address and the options of a storage, read into what makes a limiter.
 
 An address of limen stands behind `limen+`, and is read by limen itself. Here is only what the
 storage adds to it.
@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 from urllib.parse import quote, unquote, unquote_plus, urlencode
 
 import limits.errors
 from msgspec import Struct
 
+from limen.clock import Clock
 from limen.errors import ConfigurationError, StoreError, shown
+from limen.limiter import AsyncLimiter, Limiter
 from limen.model import Decision, OnError
 
+L = TypeVar("L", Limiter, AsyncLimiter)
 OnStoreError = Literal["local", "open", "closed", "raise"]
 
 _SERVERS = ("redis", "rediss", "valkey", "valkeys")
@@ -83,6 +86,17 @@ class Settings(Struct, frozen=True):
     def in_memory(self) -> bool:
         """Whether the states are in this process alone."""
         return self.store.startswith("memory://")
+
+    def open(self, kind: type[L], clock: Clock | None) -> L:
+        """Return a limiter with these settings."""
+        return kind(
+            self.store,
+            namespace=self.namespace,
+            on_error=self.stand_in,
+            instances=self.instances,
+            deadline=self.deadline,
+            clock=clock,
+        )
 
     def accepted(self, decision: Decision) -> Decision:
         """Return a decision; raise `StoreError` where only the store may decide, and did not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from limits.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
 
@@ -10,6 +11,7 @@ from limen.adapters.limits import settings, windows
 from limen.adapters.limits.windows import Window
 from limen.clock import Clock
 from limen.errors import StoreError
+from limen.flow import run
 from limen.limiter import Limiter
 from limen.model import Decision
 
@@ -41,7 +43,7 @@ class LimenStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         self._clock = clock
         with settings.errors_of_limits():
             self._settings = settings.read(uri, options)
-            self._limiter = self._open()
+            self._limiter = self._settings.open(Limiter, clock)
 
     @property
     def storage(self) -> Limiter:
@@ -122,23 +124,12 @@ class LimenStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         """Forget everything, in this process; raise `NotImplementedError` for a shared store."""
         if not self._settings.in_memory:
             raise NotImplementedError(windows.NO_RESET)
-        self._limiter = self._open()
+        self._limiter = self._settings.open(Limiter, self._clock)
         return None
 
     def close(self) -> None:
         """Let go of the store."""
         self._limiter.close()
-
-    def _open(self) -> Limiter:
-        chosen = self._settings
-        return Limiter(
-            chosen.store,
-            namespace=chosen.namespace,
-            on_error=chosen.stand_in,
-            instances=chosen.instances,
-            deadline=chosen.deadline,
-            clock=self._clock,
-        )
 
     def _sliding(self, key: str, expiry: float) -> Window:
         return windows.sliding(key, expiry, self._settings.instances)
@@ -151,13 +142,7 @@ class LimenStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         return self._settings.accepted(self._limiter.peek(key, window.limit, cost=cost))
 
     def _peek_at_next(self, key: str, window: Window) -> Decision:
-        """Return a peek that tells when the next hit is set free, if others leave it the time."""
-        decision = self._peek(key, window, window.unit)
-        for _ in range(windows.LOOKS):
-            if window.tells_next(decision):
-                break
-            decision = self._peek(key, window, window.next_cost(decision))
-        return decision
+        return run(windows.peek_at_next(window, partial(self._peek, key, window)))
 
     def _now(self) -> float:
         # Read after the store has answered: who waits until then does not come too early.

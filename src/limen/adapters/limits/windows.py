@@ -7,16 +7,19 @@ So a hit can be decided as a whole, instead of counted first and compared afterw
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import nextafter
+from typing import Any
 
 from limits import parse
 from msgspec import Struct
 
 from limen.errors import InvalidInput, shown
+from limen.flow import Flow
 from limen.model import AlgorithmName, Check, Decision, Limit
 
-LOOKS = 3
+_LOOKS = 3
 """How often to look again for when a hit is set free, while others keep changing the answer."""
 NO_RESET = (
     "a shared store is not searched for keys: clear limits one by one, or use another namespace"
@@ -85,6 +88,19 @@ class Window(Struct, frozen=True):
         if not counted:
             return 0, 0.0, 0, 0.0
         return 0, 0.0, counted, min(_wait(decision), nextafter(self.expiry, 0.0))
+
+
+def peek_at_next(window: Window, peek: Callable[[int], Any]) -> Flow[Decision]:
+    """Return a peek that tells when the next hit is set free, if others leave it the time.
+
+    `peek` peeks at a cost.
+    """
+    decision: Decision = yield peek(window.unit)
+    for _ in range(_LOOKS):
+        if window.tells_next(decision):
+            break
+        decision = yield peek(window.next_cost(decision))
+    return decision
 
 
 def fixed(key: str, expiry: float | None = None) -> Window:

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Any
 
-from limen.adapters.outgoing.fields import Item, read_dictionary, read_list
+import http_sf
 
+MAX_FIELD = 4_096
+"""How many characters of `RateLimit` are read. A server chooses it, and must not make it costly."""
+_MAX_DATE = 40
 _BUSY = frozenset((403, 429, 503))
 """Where `Retry-After` tells of a limit. With 403, GitHub does so; with a redirect, nobody does."""
 _COUNTED = ("ratelimit", "x-ratelimit", "x-rate-limit")
@@ -23,16 +28,6 @@ _EPOCH_S, _EPOCH_MS = 10**9, 10**11
 _SECONDS = re.compile(r"[0-9]{1,15}")
 _NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
 
-_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-_TIME = r"(?P<hour>[0-9]{2}):(?P<minute>[0-9]{2}):(?P<second>[0-9]{2})"
-_MONTH = rf"(?P<month>{'|'.join(_MONTHS)})"
-# A server writes the first; the other two are older than most servers (RFC 9110, 5.6.7).
-_DATES = (
-    re.compile(rf"[A-Z][a-z]{{2}}, (?P<day>[0-9]{{2}}) {_MONTH} (?P<year>[0-9]{{4}}) {_TIME} GMT"),
-    re.compile(rf"[A-Z][a-z]+day, (?P<day>[0-9]{{2}})-{_MONTH}-(?P<year>[0-9]{{2}}) {_TIME} GMT"),
-    re.compile(rf"[A-Z][a-z]{{2}} {_MONTH} (?P<day>[ 0-9][0-9]) {_TIME} (?P<year>[0-9]{{4}})"),
-)
-
 
 def pause_asked(status: int, headers: Mapping[str, str], now: float) -> float | None:
     """Return how many seconds nothing should be sent; None when the response asks for no pause.
@@ -43,7 +38,7 @@ def pause_asked(status: int, headers: Mapping[str, str], now: float) -> float | 
     """
     if _is_stored(headers):
         return None
-    date = _date(headers.get("date", ""), now)
+    date = _date(headers.get("date", ""))
     here = now if date is None else date
     if status in _BUSY:
         seconds = _retry_after(headers.get("retry-after", ""), here)
@@ -67,36 +62,51 @@ def _is_stored(headers: Mapping[str, str]) -> bool:
 def _retry_after(text: str, now: float) -> float | None:
     if _SECONDS.fullmatch(text):
         return float(text)
-    date = _date(text, now)
+    date = _date(text)
     return None if date is None else date - now
 
 
 def _rate_limit(text: str) -> float | None:
     """Read `RateLimit`: a list since draft-08, a dictionary before."""
-    items = read_list(text)
-    if items is not None:
-        return max([seconds for item in items if (seconds := _exhausted(item))], default=None)
-    members = read_dictionary(text)
+    policies = _parsed(text, "list")
+    if policies is not None:
+        return max([window for policy in policies if (window := _exhausted(*policy))], default=None)
+    members = _parsed(text, "dictionary")
     if members is None:
         return None
-    left, reset = members.get("remaining"), members.get("reset")
-    if left is None or reset is None or left.value != 0 or not isinstance(reset.value, int):
+    values = {name: value for name, (value, _) in members.items()}
+    return _integer(values.get("reset")) if _integer(values.get("remaining")) == 0 else None
+
+
+def _parsed(text: str, kind: str) -> Any:
+    """Return a structured field (RFC 9651); None when it is malformed or too long.
+
+    Each value is in a tuple with its parameters.
+    """
+    if len(text) > MAX_FIELD:
         return None
-    return float(reset.value)
+    try:
+        return http_sf.parse(text.encode("ascii"), tltype=kind)
+    except ValueError:
+        return None
 
 
-def _exhausted(item: Item) -> float | None:
+def _exhausted(policy: object, parameters: Mapping[str, object]) -> int | None:
     """Return the window of a policy of which nothing is left: `"burst";r=0;t=30`.
 
     The draft that follows the eleventh calls these `a` and `w`.
     """
-    if not isinstance(item.value, str) or not re.match(r'["A-Za-z*]', item.value):
+    if not isinstance(policy, str | http_sf.Token):
         return None
     for left, window in (("r", "t"), ("a", "w")):
-        seconds = item.parameters.get(window)
-        if item.parameters.get(left) == 0 and isinstance(seconds, int):
-            return float(seconds)
+        if _integer(parameters.get(left)) == 0:
+            return _integer(parameters.get(window))
     return None
+
+
+def _integer(value: object) -> int | None:
+    """Return an Integer; None for anything else, also for a Boolean."""
+    return value if type(value) is int else None
 
 
 def _counted(name: str, headers: Mapping[str, str], now: float) -> float | None:
@@ -116,27 +126,16 @@ def _counted(name: str, headers: Mapping[str, str], now: float) -> float | None:
     return (number if number < _EPOCH_MS else number / 1_000) - now
 
 
-def _date(text: str, now: float) -> float | None:
+def _date(text: str) -> float | None:
     """Return an HTTP-date in seconds since 1970; None when it is none."""
-    if len(text) > 40:
+    if len(text) > _MAX_DATE:
         return None
-    match = next(filter(None, (pattern.fullmatch(text) for pattern in _DATES)), None)
-    if match is None:
-        return None
-    year = int(match["year"])
-    if len(match["year"]) == 2:
-        year = _full_year(year, now)
-    month = _MONTHS.index(match["month"]) + 1
-    # `int` bears the blank before a day of one digit.
-    day, hour, minute, second = (int(match[part]) for part in ("day", "hour", "minute", "second"))
     try:
-        return datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp()
-    except ValueError:
+        date = parsedate_to_datetime(text)
+        if date.tzinfo is None:
+            if not text[-1].isdigit():
+                return None  # a zone with an unknown name
+            date = date.replace(tzinfo=UTC)  # the form of asctime has no zone
+        return date.timestamp()
+    except (ValueError, OverflowError):
         return None
-
-
-def _full_year(of_century: int, now: float) -> int:
-    """Return which year two digits mean: the nearest."""
-    this = datetime.fromtimestamp(now, UTC).year
-    near = [this // 100 * 100 + shift + of_century for shift in (-100, 0, 100)]
-    return min(near, key=lambda year: abs(year - this))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
 
+from limen.adapters.keys import is_async
+from limen.client import AsyncClient, Client
 from limen.clock import Clock, SystemClock
 from limen.errors import ConfigurationError, InvalidInput, shown
 from limen.limiter import AsyncLimiter, Limiter
@@ -76,7 +77,7 @@ class Settings(Struct, frozen=True):
     def refuse_async(self) -> None:
         """Raise `ConfigurationError` if a function is async, for a transport of threads."""
         for function in (self.key, self.cost, self.exempt_when):
-            if callable(function) and _is_async(function):
+            if is_async(function):
                 raise ConfigurationError(
                     f"{name_of(function)} is async, and a transport of threads cannot await it; "
                     "use a function that is not, or AsyncRateLimitTransport"
@@ -118,11 +119,22 @@ def failed(name: str, function: Callable[..., object], error: Exception) -> Conf
     )
 
 
+def valid_limiter(limiter: object, *, is_async: bool) -> Any:
+    """Return a limiter or a client of the right kind, or raise `ConfigurationError`."""
+    if isinstance(limiter, (AsyncLimiter, AsyncClient) if is_async else (Limiter, Client)):
+        return limiter
+    got = type(limiter).__name__
+    ours, other = "RateLimitTransport", "AsyncRateLimitTransport"
+    expected, example = "a Limiter or a Client", "Limiter('redis://...')"
+    if is_async:
+        ours, other = other, ours
+        expected, example = "an AsyncLimiter or an AsyncClient", "AsyncLimiter('redis://...')"
+    if isinstance(limiter, Limiter | Client | AsyncLimiter | AsyncClient):
+        raise ConfigurationError(f"{ours} takes {expected}, got {got}; use {other} for it")
+    # Not the value itself: it may be an address with a password.
+    raise ConfigurationError(f"{ours} takes {expected}, such as {example}, got {got}")
+
+
 def clock_of(limiter: object) -> Clock:
     """Return the clock that a limiter goes by, so that one set by hand is set for all of it."""
     return limiter.clock if isinstance(limiter, Limiter | AsyncLimiter) else SystemClock()
-
-
-def _is_async(function: Callable[..., object]) -> bool:
-    call = getattr(function, "__call__", None)  # noqa: B004  # an object may be one by its class
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

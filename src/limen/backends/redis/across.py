@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from msgspec import Struct, structs
 
-from limen.backends import Change, Correct, Fault, Release, Reset
+from limen.backends import Change, Correct, Fault, Prepared, Release, Reset
 from limen.backends.redis import script
 from limen.backends.redis.batch import Packer, Request
 from limen.model import NEVER_US, UNCHARGED, Check, Concurrency, Reading, Receipt
@@ -46,10 +46,9 @@ Steps = Generator[Step, Sequence[bytes | Fault], "tuple[Reading, ...] | Fault"]
 Group = list[int]
 
 
-def decide(
-    packer: Packer, checks: Sequence[Check], charge: bool, holder: str, receipt_id: str
-) -> Steps:
+def decide(packer: Packer, prepared: Prepared, receipt_id: str) -> Steps:
     """Decide checks that are in several slots, all or nothing."""
+    checks, charge, holder = prepared.checks, prepared.charge, prepared.holder
     readings: dict[int, Reading] = {}
     enforced = _groups(packer, checks, enforce=True)
     shadows = _groups(packer, checks, enforce=False)
@@ -146,6 +145,6 @@ def _parts(packer: Packer, change: Change) -> list[Change]:
 
 
 def _unread(check: Check) -> Reading:
-    limit = check.limit
-    whole = limit.slots if isinstance(limit, Concurrency) else limit.capacity
-    return (check.cost <= whole, whole, 0 if check.cost <= whole else NEVER_US, 0, 0, UNCHARGED)
+    capacity = check.limit.capacity
+    fits = check.cost <= capacity
+    return (fits, capacity, 0 if fits else NEVER_US, 0, 0, UNCHARGED)

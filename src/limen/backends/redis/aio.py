@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
 from limen import fork
-from limen.backends import Change, Correct, Fault, Reset, Shard, Vitals
+from limen._internal.deadline import ActiveClock
+from limen.backends import Change, Correct, Fault, Prepared, Reset, Shard, Vitals
+from limen.backends.circuit_breaker import PASSING
 from limen.backends.redis import across, route, script
 from limen.backends.redis.aio_lane import Lane
-from limen.backends.redis.batch import Again, Answer, Packer, Request, greet
-from limen.backends.redis.breaker import PASSING
-from limen.backends.redis.deadline import ActiveClock
+from limen.backends.redis.batch import Again, Packer, Request, greet
 from limen.backends.redis.protocol import NO_REPLY, fault_of, new_reader, pack_command
 from limen.backends.sampled import SampledLog
 from limen.connect import Address, Opened, Target, open_stream
 from limen.model import Check, Reading, receipt_ids
 
-_logger = logging.getLogger("limen")
 T = TypeVar("T")
-Tell = Callable[[tuple[Reading, ...] | Fault], object]
 _LOOK_S = 0.002
 _LEAST_REST_S = 0.05
 _RARELY_S = 3_600.0
@@ -38,34 +35,6 @@ class Home:
         """The clock of all deadlines in this loop."""
         self.lanes: dict[Address, Lane] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
-
-
-class _Errand:
-    """The place of a caller who left word where to tell the answer, and does not wait."""
-
-    __slots__ = ("_backend", "_tell", "ends", "is_done", "request")
-
-    def __init__(
-        self, backend: AsyncRedisBackend, request: Request, ends: float, tell: Tell
-    ) -> None:
-        self.request: Request = request
-        self.ends: float = ends
-        self.is_done: bool = False
-        self._backend = backend
-        self._tell = tell
-
-    def tell(self, answer: Answer) -> None:
-        """Give the answer, once."""
-        if self.is_done:
-            return
-        self.is_done = True
-        try:
-            if isinstance(answer, bytes):
-                self._tell(script.readings(answer))
-            else:
-                self._backend.tell_otherwise(self.request, self.ends, answer, self._tell)
-        except Exception:  # of one: the others who wait for this reply are told all the same
-            _logger.exception("a mistake of who was told a decision")
 
 
 class AsyncRedisBackend:
@@ -91,81 +60,21 @@ class AsyncRedisBackend:
         self._receipt_ids = receipt_ids()
         self._router.begin()
 
-    async def run_all(
-        self,
-        checks: tuple[Check, ...],
-        charge: bool,
-        holder: str = "",
-        within: float | None = None,
+    def prepare(self, checks: tuple[Check, ...], charge: bool = True, holder: str = "") -> Prepared:
+        """Encode checks for the script."""
+        return self._packer.prepare(checks, charge, holder)
+
+    async def run(
+        self, prepared: Prepared, within: float | None = None
     ) -> tuple[Reading, ...] | Fault:
-        """Decide some checks together, all or nothing; return a reading for each, or why not."""
+        """Decide the checks together, all or nothing; return a reading for each, or a fault."""
         home = self._home()
         ends, strict = home.clock.now() + (within or self._deadline), within is not None
-        if self._packer.is_together(checks):
-            request = self._packer.checks(checks, charge, holder)
-            reply = await self._ask(home, request, ends, strict=strict)
+        if prepared.request is not None:
+            reply = await self._ask(home, prepared.request, ends, strict=strict)
             return reply if isinstance(reply, Fault) else script.readings(reply)
-        receipt_id = f"{next(self._receipt_ids):016x}"
-        steps = across.decide(self._packer, checks, charge, holder, receipt_id)
+        steps = across.decide(self._packer, prepared, f"{next(self._receipt_ids):016x}")
         return await self._drive(home, steps, ends, strict=strict)
-
-    def prepare(self, checks: tuple[Check, ...]) -> Request | None:
-        """Return checks as they are asked; None where one call cannot decide them."""
-        return self._packer.lasting(checks) if self._packer.is_together(checks) else None
-
-    async def run_prepared(
-        self, checks: tuple[Check, ...], prepared: Request | None, within: float | None = None
-    ) -> tuple[Reading, ...] | Fault:
-        """Decide what was prepared, and charge it, as `run_all` does."""
-        if prepared is None:
-            return await self.run_all(checks, True, "", within)
-        home = self._home()
-        ends, strict = home.clock.now() + (within or self._deadline), within is not None
-        reply = await self._ask(home, prepared, ends, strict=strict)
-        return reply if isinstance(reply, Fault) else script.readings(reply)
-
-    def run_soon(self, prepared: Request | None, tell: Tell) -> bool:
-        """Decide what was prepared, and charge it: without a task, for who asks very often.
-
-        False, and nothing is done, while the server is left alone or not known.
-        """
-        if prepared is None:
-            return False
-        home = self._home()
-        if self._router.moves:
-            self._keep_shape(home)
-        address = self._router.address(prepared)
-        if address is None:
-            return False
-        lane = home.lanes.get(address) or self._lane_to(home, address)
-        if lane.breaker.is_open:
-            return False
-        ends = home.clock.now() + self._deadline
-        if address not in self._router.connected:
-            ends = self._first_ends(home, address, ends)
-        lane.stand(_Errand(self, prepared, ends, tell))
-        return True
-
-    def tell_otherwise(
-        self, request: Request, ends: float, answer: Fault | Again, tell: Tell
-    ) -> None:
-        """Tell somebody who does not wait, when it was not decided at once."""
-        address = self._router.address(request)
-        if isinstance(answer, Fault) or address is None:
-            fault = answer if isinstance(answer, Fault) else self._router.nobody_owns(request)
-            self._router.suspect(fault)
-            tell(fault)
-            return
-        home, followed = self._home(), self._router.follow(request, answer, address)
-        self._leave_behind(home, self._ask_and_tell(home, followed, ends, tell))
-
-    async def _ask_and_tell(self, home: Home, request: Request, ends: float, tell: Tell) -> None:
-        answer: tuple[Reading, ...] | Fault = Fault("connection", "the limiter was closed")
-        try:
-            reply = await self._ask(home, request, ends)
-            answer = reply if isinstance(reply, Fault) else script.readings(reply)
-        finally:
-            tell(answer)
 
     async def change(self, change: Change) -> bool | Fault:
         """Carry out a change; return whether there was anything to change, or why not."""
@@ -359,14 +268,10 @@ class AsyncRedisBackend:
         task.add_done_callback(home.tasks.discard)
         return task
 
-    def _keep_shape(self, home: Home) -> None:
-        """Have it looked up whom to ask, if it is time to."""
-        if self._router.should_refresh(home.loop.time()):
-            self._leave_behind(home, self._refresh_behind(home))
-
     async def _know_shape(self, home: Home, ends: float, *, strict: bool) -> None:
         """Have the cluster's shape looked up, if it is time to; wait only if it was never known."""
-        self._keep_shape(home)
+        if self._router.should_refresh(home.loop.time()):
+            self._leave_behind(home, self._refresh_behind(home))
         if self._router.is_unknown_yet and not strict:
             ends = self._first_ends(home, None, ends)
         # Not an event: it may be another loop that is looking it up.

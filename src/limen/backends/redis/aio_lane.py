@@ -11,11 +11,12 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from msgspec import structs
 
+from limen._internal.deadline import ActiveClock
 from limen.backends import Fault
+from limen.backends.circuit_breaker import CircuitBreaker
 from limen.backends.redis.batch import (
     MAX_REQUESTS,
     Again,
@@ -25,8 +26,6 @@ from limen.backends.redis.batch import (
     calls_of,
     is_suspicious,
 )
-from limen.backends.redis.breaker import Breaker
-from limen.backends.redis.deadline import ActiveClock
 from limen.backends.redis.protocol import NO_REPLY, Reader, fault_of, late, new_reader
 from limen.connect import Address, Opened
 
@@ -38,7 +37,7 @@ _MIN_WAIT_S = 0.001
 
 
 class Ticket:
-    """A caller's place in a lane."""
+    """A queued request of a caller."""
 
     __slots__ = ("ends", "future", "request")
 
@@ -58,21 +57,6 @@ class Ticket:
             self.future.set_result(answer)
 
 
-class Place(Protocol):
-    """Somebody's place in a lane."""
-
-    request: Request
-    ends: float
-    """When its deadline passes, on the lane's clock."""
-
-    @property
-    def is_done(self) -> bool:
-        """Whether nobody waits any more."""
-
-    def tell(self, answer: Answer) -> None:
-        """Give the answer to whoever still waits. Must not raise."""
-
-
 class Lane(asyncio.Protocol):
     """The way to one server."""
 
@@ -84,19 +68,19 @@ class Lane(asyncio.Protocol):
         where: str,
         deadline: float,
         clock: ActiveClock,
-        breaker: Breaker,
+        breaker: CircuitBreaker,
         on_open: Callable[[Lane], object],
     ) -> None:
         self.address: Address = address
-        self.breaker: Breaker = breaker
+        self.breaker: CircuitBreaker = breaker
         self._clock = clock
         self._on_open = on_open
         self._loop = loop
         self._open_stream = open_stream
         self._where = where
         self._deadline = deadline
-        self._waiting: deque[Place] = deque()
-        self._calls: deque[Call[Place]] = deque()
+        self._waiting: deque[Ticket] = deque()
+        self._calls: deque[Call[Ticket]] = deque()
         """What was sent and not answered, in that order."""
         self._writer: asyncio.StreamWriter | None = None
         self._is_stale = False
@@ -115,12 +99,7 @@ class Lane(asyncio.Protocol):
     def ask(self, request: Request, ends: float) -> asyncio.Future[Answer]:
         """Stand in line; the future gets the answer, at the latest when the time is over."""
         future: asyncio.Future[Answer] = self._loop.create_future()
-        self.stand(Ticket(request, ends, future))
-        return future
-
-    def stand(self, place: Place) -> None:
-        """Stand in line; the place is told the answer, at the latest when its time is over."""
-        self._waiting.append(place)
+        self._waiting.append(Ticket(request, ends, future))
         if self._packets < _MAX_PACKETS and not self._will_flush:
             # Not now but soon: what else is ready to run may have something to ask, too.
             self._will_flush = True
@@ -128,11 +107,12 @@ class Lane(asyncio.Protocol):
         if self._timer is None:
             # Nothing waited until now: the clock has not ticked for a while.
             self._clock.tick()
-            self._next_end = place.ends
+            self._next_end = ends
             self._set_timer()
-        elif place.ends < self._next_end:
-            self._next_end = place.ends
+        elif ends < self._next_end:
+            self._next_end = ends
             self._set_timer()
+        return future
 
     def renew(self) -> None:
         """Have another connection opened as soon as nobody waits for a reply of this one."""
@@ -176,7 +156,7 @@ class Lane(asyncio.Protocol):
             if waiting > most and not self._packets:
                 self._will_flush = True
                 self._loop.call_soon(self._flush)
-        batch: list[Place] = []
+        batch: list[Ticket] = []
         while self._waiting and len(batch) < most:
             ticket = self._waiting.popleft()
             if not ticket.is_done:  # else cancelled, or too late
@@ -224,7 +204,7 @@ class Lane(asyncio.Protocol):
             self._will_flush = True
             self._loop.call_soon(self._flush)
 
-    def _take_note(self, call: Call[Place], strange: Fault | Again | None, now: float) -> None:
+    def _take_note(self, call: Call[Ticket], strange: Fault | Again | None, now: float) -> None:
         """See what a reply says of the server, and of the connection that brought it.
 
         Once for each packet: what came together failed together.
@@ -330,12 +310,12 @@ class Lane(asyncio.Protocol):
         for ticket, told in over:
             ticket.tell(told)
 
-    def _expire(self, now: float) -> list[tuple[Place, Fault]]:
+    def _expire(self, now: float) -> list[tuple[Ticket, Fault]]:
         """Return the requests whose deadline has passed, and set the next end."""
         fault, unsent = late(self._where, unsent=False), late(self._where, unsent=True)
         sent = [(ticket, fault) for call in self._calls for ticket in call.waiters]
         self._next_end = _NEVER_S
-        over: list[tuple[Place, Fault]] = []
+        over: list[tuple[Ticket, Fault]] = []
         for ticket, told in [*sent, *[(ticket, unsent) for ticket in self._waiting]]:
             if ticket.is_done:
                 continue

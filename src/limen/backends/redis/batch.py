@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator, Iterable, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
 from redis.crc import key_slot
 
-from limen.backends import Change, Fault
+from limen.backends import Change, Fault, Prepared
 from limen.backends.redis import script
 from limen.backends.redis.protocol import ServerError, fault_of, pack_command
 from limen.connect import Address
@@ -26,7 +26,7 @@ MAX_KEYS = 512
 _TRY_AGAIN_S = 0.005
 
 
-class Request(Struct):
+class Request(Struct, frozen=True, gc=False):
     """What the script is asked to do, for one caller, in one slot."""
 
     keys: list[str]
@@ -195,16 +195,15 @@ class Packer:
         self._namespace = namespace
         self._clustered = clustered
 
+    def prepare(self, checks: tuple[Check, ...], charge: bool, holder: str) -> Prepared:
+        """Encode checks; without a request where they are in several slots of a cluster."""
+        request = self.checks(checks, charge, holder) if self.is_together(checks) else None
+        return Prepared(checks, charge, holder, request)
+
     def checks(self, checks: Sequence[Check], charge: bool, holder: str) -> Request:
         """Return the request that decides checks which are all in one slot."""
         keys, packed = script.pack_checks(self._namespace, checks, charge, holder)
         return Request(keys, packed, script.answer_bytes(len(checks)), self._slot(keys[0]))
-
-    def lasting(self, checks: Sequence[Check]) -> Request:
-        """Return the request that decides and charges checks, for who will ask it many times."""
-        request = self.checks(checks, True, "")
-        request.packed = _same(request.packed)
-        return request
 
     def change(self, change: Change) -> Request:
         """Return the request that carries out a change in one slot."""
@@ -224,12 +223,6 @@ class Packer:
 
     def _slot(self, key: str) -> int:
         return key_slot(key.encode()) if self._clustered else 0
-
-
-@lru_cache(maxsize=1_024)
-def _same(packed: bytes) -> bytes:
-    """Return what equals it and was there before: what differs is the keys, nearly always."""
-    return packed
 
 
 def is_suspicious(answer: Answer | None) -> bool:

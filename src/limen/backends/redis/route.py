@@ -12,8 +12,8 @@ from typing import Any
 from msgspec import structs
 
 from limen.backends import Fault, Reset, Shard, Vitals
+from limen.backends.circuit_breaker import CircuitBreaker
 from limen.backends.redis.batch import Again, Packer, Request
-from limen.backends.redis.breaker import Breaker
 from limen.backends.redis.protocol import Unfound, fault_of, tls_advice
 from limen.chance import CHANCE
 from limen.connect import Address, Target, show_address
@@ -57,7 +57,7 @@ class Router:
         """
         self.patient_s: float = max(_PATIENT_S, 2 * deadline)
         """How long connecting and being answered may take who has time."""
-        self._breakers: dict[Address, Breaker] = {}
+        self._breakers: dict[Address, CircuitBreaker] = {}
         self._probes: dict[Address, Check] = {}
         """A key of each node, once it was looked for."""
         self._met: set[Address] = set()
@@ -95,11 +95,11 @@ class Router:
         """Return every node that owns something."""
         return list(self._nodes)
 
-    def breaker(self, address: Address) -> Breaker:
+    def breaker(self, address: Address) -> CircuitBreaker:
         """Return the breaker of a server."""
         found = self._breakers.get(address)
         if found is None:
-            made = Breaker(self.where(address), self._deadline)
+            made = CircuitBreaker(self.where(address), self._deadline)
             found = self._breakers.setdefault(address, made)
         return found
 

@@ -1,4 +1,4 @@
-"""The driver for threads: sockets that block, one lane for each server."""
+"""The driver for threads: blocking sockets, one connection pool for each server."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TypeVar
 
-from limen import behind, fork
-from limen.backends import Change, Correct, Fault, Reset, Shard
+from limen import fork
+from limen._internal import background
+from limen._internal.deadline import Deadline
+from limen.backends import Change, Correct, Fault, Prepared, Reset, Shard
+from limen.backends.circuit_breaker import PASSING
 from limen.backends.redis import across, route, script
 from limen.backends.redis.batch import Again, Packer, Request, greet
-from limen.backends.redis.breaker import PASSING
-from limen.backends.redis.deadline import Deadline
+from limen.backends.redis.exchange import Exchange, Pending, RedisServer
 from limen.backends.redis.protocol import fault_of
-from limen.backends.redis.sync_lane import Lane, Ticket, Wire
-from limen.backends.redis.sync_several import finish_all
+from limen.backends.redis.sync_connection import RedisConnection
 from limen.backends.sampled import SampledLog
 from limen.connect import Address, Target, open_socket
 from limen.model import Check, Reading, receipt_ids
@@ -33,7 +34,7 @@ class RedisBackend:
         self._deadline = deadline
         self._router = route.Router(target, deadline)
         self._packer = Packer(namespace, clustered=self._router.clustered)
-        self._lanes: dict[Address, Lane] = {}
+        self._servers: dict[Address, RedisServer] = {}
         self._receipt_ids = receipt_ids()
         self._log = SampledLog()
         self.lost_refunds: int = 0
@@ -51,31 +52,28 @@ class RedisBackend:
         self._begin()
         self._router.begin()
         self._receipt_ids = receipt_ids()
-        for lane in self._lanes.values():
-            lane.begin()
+        for server in self._servers.values():
+            server.pool.reset()
 
-    def run_all(
-        self,
-        checks: tuple[Check, ...],
-        charge: bool,
-        holder: str = "",
-        within: float | None = None,
-    ) -> tuple[Reading, ...] | Fault:
-        """Decide some checks together, all or nothing; return a reading for each, or why not."""
+    def prepare(self, checks: tuple[Check, ...], charge: bool = True, holder: str = "") -> Prepared:
+        """Encode checks for the script."""
+        return self._packer.prepare(checks, charge, holder)
+
+    def run(self, prepared: Prepared, within: float | None = None) -> tuple[Reading, ...] | Fault:
+        """Decide the checks together, all or nothing; return a reading for each, or a fault."""
         deadline = Deadline(within or self._deadline)
-        if self._packer.is_together(checks):
-            reply = self._ask(self._packer.checks(checks, charge, holder), deadline)
+        if prepared.request is not None:
+            reply = self._call(prepared.request, deadline)
             return reply if isinstance(reply, Fault) else script.readings(reply)
         receipt_id = f"{next(self._receipt_ids):016x}"
-        steps = across.decide(self._packer, checks, charge, holder, receipt_id)
-        return self._drive(steps, deadline)
+        return self._drive(across.decide(self._packer, prepared, receipt_id), deadline)
 
     def change(self, change: Change) -> bool | Fault:
         """Carry out a change; return whether there was anything to change, or why not."""
         deadline = Deadline(self._deadline)
         if isinstance(change, Correct | Reset):
             return self._drive(across.change(self._packer, change), deadline)
-        reply = self._ask(self._packer.change(change), deadline)
+        reply = self._call(self._packer.change(change), deadline)
         return reply if isinstance(reply, Fault) else bool(reply[1])
 
     def ping(self) -> Fault | None:
@@ -102,74 +100,98 @@ class RedisBackend:
         """Let go of every connection."""
         self._closed.set()
         self._closed = threading.Event()
-        for lane in self._lanes.values():
-            lane.close()
+        for server in list(self._servers.values()):
+            server.pool.close()
 
-    def _ask(self, request: Request, deadline: Deadline, *, insist: bool = False) -> bytes | Fault:
+    def _call(self, request: Request, deadline: Deadline, *, insist: bool = False) -> bytes | Fault:
+        """Send one request, follow redirections, and return the reply.
+
+        With `insist`, also to a server whose circuit breaker is open.
+        """
         tries, again = 0, Again()
         while tries < route.MAX_TRIES:
             if self._router.moves:
                 self._know_shape(deadline)
-            lane = self._lane(request, insist=insist)
-            if isinstance(lane, Fault):
-                return lane
-            self._wait_longer_at_first(lane, deadline)
-            ticket = Ticket(request, deadline)
-            try:
-                lane.start(ticket)
-                answer = lane.finish(ticket)
-            except BaseException as error:
-                lane.abandon(ticket, error)
-                raise
-            if isinstance(answer, bytes):
-                return answer
-            if isinstance(answer, Again):
-                again = answer
-                tries += self._router.weight(again)
-                request = self._follow(request, again, lane, deadline)
-                if deadline.left() <= 0:
-                    break
-            else:
-                self._router.suspect(answer)
-                return answer
+            server = self._server(request, insist=insist)
+            if isinstance(server, Fault):
+                return server
+            pending = Pending(request)
+            self._exchange({server: [pending]}, deadline)
+            if not isinstance(pending.answer, Again):
+                return self._result(pending)
+            again = pending.answer
+            tries += self._router.weight(again)
+            request = self._follow(request, again, server, deadline)
+            if deadline.left() <= 0:
+                break
         return self._router.no_end(again)
 
-    def _ask_all(self, requests: Sequence[Request], deadline: Deadline) -> list[bytes | Fault]:
-        """Ask for all of them at the same time."""
-        tickets = [Ticket(request, deadline) for request in requests]
-        by_lane: dict[Lane, list[Ticket]] = {}
+    def _call_all(
+        self, requests: Sequence[Request], deadline: Deadline, *, all_or_none: bool = False
+    ) -> list[bytes | Fault]:
+        """Send several requests at the same time; redirections are followed one by one.
+
+        With `all_or_none`, nothing is sent unless there is a connection to every server.
+        """
         if self._router.clustered:
             self._know_shape(deadline)
-        for ticket in tickets:
-            lane = self._lane(ticket.request)
-            if isinstance(lane, Fault):
-                ticket.answer = lane
+        all_pending = [Pending(request) for request in requests]
+        by_server: dict[RedisServer, list[Pending]] = {}
+        for pending in all_pending:
+            server = self._server(pending.request)
+            if isinstance(server, Fault):
+                pending.answer = server
             else:
-                by_lane.setdefault(lane, []).append(ticket)
+                by_server.setdefault(server, []).append(pending)
+        self._exchange(by_server, deadline, all_or_none=all_or_none)
+        for server, answered in by_server.items():
+            for pending in answered:
+                if isinstance(pending.answer, Again):
+                    request = self._follow(pending.request, pending.answer, server, deadline)
+                    pending.answer = self._call(request, deadline)
+        return [self._result(pending) for pending in all_pending]
+
+    def _result(self, pending: Pending) -> bytes | Fault:
+        """Return the answer to a request whose redirections were followed."""
+        answer = pending.answer
+        assert isinstance(answer, bytes | Fault)
+        if isinstance(answer, Fault):
+            self._router.suspect(answer)
+        return answer
+
+    def _exchange(
+        self,
+        by_server: dict[RedisServer, list[Pending]],
+        deadline: Deadline,
+        *,
+        all_or_none: bool = False,
+    ) -> None:
+        """Take a connection to each server, write to all, then read from all."""
+        # In the order of their addresses, or two threads could each hold a connection that the
+        # other one waits for.
+        servers = sorted(by_server, key=_address_of) if len(by_server) > 1 else by_server
+        exchanges = [Exchange(server, by_server[server], deadline) for server in servers]
         try:
-            for lane, started in by_lane.items():
-                self._wait_longer_at_first(lane, deadline)
-                for ticket in started:
-                    ticket.is_elsewhere = len(by_lane) > 1
-                lane.start(*started)
-            finish_all(by_lane, deadline)
-        except BaseException as error:
-            for lane, started in by_lane.items():
-                for ticket in started:
-                    lane.abandon(ticket, error)
+            for exchange in exchanges:
+                self._wait_longer_at_first(exchange.server, deadline)
+                if not exchange.take() and all_or_none:
+                    self._cancel(exchanges)
+                    return
+            for exchange in exchanges:
+                exchange.send()
+            for exchange in exchanges:
+                exchange.receive(is_measured=exchange is exchanges[0])
+        except BaseException:
+            for exchange in exchanges:
+                exchange.abandon()
             raise
-        answers: list[bytes | Fault] = []
-        for ticket in tickets:
-            answer = ticket.answer
-            if isinstance(answer, Again):
-                [lane] = [each for each, own in by_lane.items() if ticket in own]
-                request = self._follow(ticket.request, answer, lane, deadline)
-                answer = self._ask(request, deadline)
-            assert answer is not None
-            if isinstance(answer, Fault):
-                self._router.suspect(answer)
-            answers.append(answer)
-        return answers
+
+    def _cancel(self, exchanges: list[Exchange]) -> None:
+        """Put all connections back: one server cannot be reached, and nothing was sent."""
+        faults = [each.answer for exchange in exchanges for each in exchange.pending]
+        [fault] = [each for each in faults if isinstance(each, Fault)][:1]
+        for exchange in exchanges:
+            exchange.cancel(fault)
 
     def _drive(
         self, steps: Generator[across.Step, Sequence[bytes | Fault], T], deadline: Deadline
@@ -193,7 +215,9 @@ class RedisBackend:
         refusal = self._foreseen(step) if step.reserves else None
         if refusal is not None:
             return [refusal] * len(step.requests)
-        replies = self._ask_all(step.requests, deadline or Deadline(self._deadline))
+        replies = self._call_all(
+            step.requests, deadline or Deadline(self._deadline), all_or_none=step.reserves
+        )
         lost = step.lost(replies)
         if lost:
             with self._mutex:
@@ -210,10 +234,10 @@ class RedisBackend:
             if self._looked_up.wait(deadline.next_wait()):
                 break
 
-    def _wait_longer_at_first(self, lane: Lane, deadline: Deadline) -> None:
+    def _wait_longer_at_first(self, server: RedisServer, deadline: Deadline) -> None:
         """Extend a deadline for the first connection, unless the caller has a shorter one."""
-        if lane.address not in self._router.connected and deadline.seconds >= self._deadline:
-            deadline.extend(self._router.first_s(lane.address, time.monotonic()))
+        if server.address not in self._router.connected and deadline.seconds >= self._deadline:
+            deadline.extend(self._router.first_s(server.address, time.monotonic()))
 
     def _refresh_if_due(self) -> None:
         with self._mutex:
@@ -221,56 +245,61 @@ class RedisBackend:
         if due and not _start(self._refresh_behind):
             self._router.refreshed(time.monotonic())
 
-    def _lane(self, request: Request, *, insist: bool = False) -> Lane | Fault:
-        """Return the way to whom a request is for; if that one is left alone, say so instead."""
+    def _server(self, request: Request, *, insist: bool = False) -> RedisServer | Fault:
+        """Return the server for a request; or a fault, if the server's circuit breaker is open."""
         address = self._router.address(request)
         if address is None:
             return self._router.nobody_owns(request)
-        lane = self._lanes.get(address)
-        if lane is None:
+        server = self._servers.get(address)
+        if server is None:
             with self._mutex:
-                lane = self._lanes.setdefault(address, self._new_lane(address))
-        if lane.breaker.is_open and not insist:
-            self._tend(lane)
-            self._router.suspect(lane.breaker.refusal)
-            return lane.breaker.refusal
-        return lane
+                server = self._servers.setdefault(address, self._new_server(address))
+        if server.breaker.is_open and not insist:
+            self._tend(server)
+            self._router.suspect(server.breaker.refusal)
+            return server.breaker.refusal
+        return server
 
     def _foreseen(self, step: across.Step) -> Fault | None:
         """Return the fault of a server that is left alone: nobody else is to be charged then."""
         for request in step.requests:
-            lane = self._lane(request)
-            if isinstance(lane, Fault) and lane.unsent:
-                return lane
+            server = self._server(request)
+            if isinstance(server, Fault) and server.unsent:
+                return server
         return None
 
-    def _new_lane(self, address: Address) -> Lane:
-        where, breaker = self._router.where(address), self._router.breaker(address)
-        open_wire = partial(self._open, address)
-        return Lane(open_wire, address, where, self._deadline, breaker, self._tend)
+    def _new_server(self, address: Address) -> RedisServer:
+        return RedisServer(
+            partial(self._open, address),
+            address,
+            self._router.where(address),
+            self._router.breaker(address),
+            self._tend,
+            self._target.max_connections,
+        )
 
-    def _tend(self, lane: Lane) -> None:
+    def _tend(self, server: RedisServer) -> None:
         """See to it that a server which is left alone is asked again, when it answers."""
-        number = lane.breaker.should_tend(time.monotonic())
+        number = server.breaker.should_tend(time.monotonic())
         if number:
-            _start(self._tend_behind, lane, number, self._closed)
+            _start(self._tend_behind, server, number, self._closed)
 
-    def _tend_behind(self, lane: Lane, number: int, closed: threading.Event) -> None:
-        breaker, took_s, now = lane.breaker, 0.0, time.monotonic
-        while self._lanes.get(lane.address) is lane and (rest := breaker.rest(now(), number)):
+    def _tend_behind(self, server: RedisServer, number: int, closed: threading.Event) -> None:
+        breaker, took_s, now = server.breaker, 0.0, time.monotonic
+        while self._servers.get(server.address) is server and (rest := breaker.rest(now(), number)):
             if closed.wait(max(rest - took_s, _LEAST_REST_S)):
                 # Whoever uses the limiter again begins anew.
                 breaker.close()
                 return
             start = now()
             # Once to connect, for which no caller has the time, and once as a caller would.
-            fault = self._probe(lane.address, (self._router.patient_s, breaker.slow_s))
+            fault = self._probe(server.address, (self._router.patient_s, breaker.slow_s))
             if closed.is_set():
                 # Meanwhile; and this has opened a connection again.
-                lane.close()
+                server.pool.close()
             if fault is None or fault.kind in PASSING:
                 breaker.close()
-                where = self._router.where(lane.address)
+                where = self._router.where(server.address)
                 self._log.warn(f"back {where}", f"{where}: it answers again")
             else:
                 self._refresh_if_due()
@@ -284,15 +313,17 @@ class RedisBackend:
         if request is None:
             return self._router.owns_nothing(address)
         for seconds in patience_s:
-            answer = self._ask(request, Deadline(seconds), insist=True)
+            answer = self._call(request, Deadline(seconds), insist=True)
             if isinstance(answer, Fault):
                 return answer
         return None
 
-    def _follow(self, request: Request, again: Again, lane: Lane, deadline: Deadline) -> Request:
+    def _follow(
+        self, request: Request, again: Again, server: RedisServer, deadline: Deadline
+    ) -> Request:
         if again.pause_s:
             time.sleep(min(again.pause_s, max(deadline.left(), 0)))
-        return self._router.follow(request, again, lane.address)
+        return self._router.follow(request, again, server.address)
 
     def _refresh_behind(self) -> None:
         trouble = None
@@ -307,15 +338,15 @@ class RedisBackend:
     def _learn_shape(self) -> None:
         if not self._router.clustered:
             if self._named_primary() != self._router.primary:
-                for lane in list(self._lanes.values()):
-                    lane.renew()
+                for server in list(self._servers.values()):
+                    server.pool.renew()
             return
         self._router.learn(self._find(route.find_owners(self._router.candidates())))
         nodes = set(self._router.nodes())
         with self._mutex:
-            gone = [self._lanes.pop(e) for e in set(self._lanes) - nodes if self._lanes[e].is_idle]
-        for lane in gone:
-            lane.close()
+            gone = [self._servers.pop(address) for address in set(self._servers) - nodes]
+        for server in gone:
+            server.pool.renew()
 
     def _find(self, finder: Generator[route.Question, object, T], *, sentinel: bool = False) -> T:
         try:
@@ -333,42 +364,48 @@ class RedisBackend:
     def _ask_about(self, address: Address, command: tuple[str, ...], sentinel: bool) -> object:
         seconds = self._router.connect_s
         try:
-            wire = Wire(open_socket(self._target, address, seconds, sentinel=sentinel))
+            connection = RedisConnection(
+                open_socket(self._target, address, seconds, sentinel=sentinel)
+            )
             try:
-                return wire.ask(*command, deadline=Deadline(seconds))
+                return connection.ask(*command, deadline=Deadline(seconds))
             finally:
-                wire.close()
+                connection.close()
         except Exception as error:
             return error
 
-    def _open(self, address: Address) -> Wire:
+    def _open(self, address: Address) -> RedisConnection:
         """Return a connection to a server that knows the script."""
         target = self._target
         if target.kind == "sentinel":
             address = self._named_primary()
-        wire = Wire(open_socket(target, address, self._router.connect_s))
+        connection = RedisConnection(open_socket(target, address, self._router.connect_s))
         try:
             greeting = greet(
                 must_lead=target.kind == "sentinel", is_new=self._router.is_new(address)
             )
             command = next(greeting)
             while True:
-                reply = wire.ask(*command, deadline=Deadline(self._router.connect_s))
+                reply = connection.ask(*command, deadline=Deadline(self._router.connect_s))
                 command = greeting.send(reply)
         except StopIteration as done:
             self._router.met(address)
             if done.value:
                 self._log.warn("greeting", f"{self._router.where(address)}: {done.value}")
-            return wire
+            return connection
         except BaseException:
-            wire.close()
+            connection.close()
             raise
 
 
 def _start(work: Callable[..., object], *arguments: object) -> bool:
     """Have something done behind the caller; return whether there was a thread for it."""
     try:
-        behind.start(work, *arguments)
+        background.start(work, *arguments)
     except RuntimeError:
         return False
     return True
+
+
+def _address_of(server: RedisServer) -> Address:
+    return server.address

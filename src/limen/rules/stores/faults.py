@@ -20,7 +20,7 @@ from limen.errors import StoreError
 from limen.rules.stores.address import Address
 from limen.rules.stores.tables import REVISIONS
 
-TO_PREPARE = "run `limen rules apply FILE`, or call `prepare()` once"
+TO_PREPARE = "run `limen rules apply FILE` (in a program: `prepare()`), or name another place"
 NOT_PREPARED = f"there are no tables of limen yet; {TO_PREPARE}"
 _NO_FILE = f"there is no such file; {TO_PREPARE}"
 _GONE = (

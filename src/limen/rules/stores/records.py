@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from datetime import UTC, datetime
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from limen.errors import InvalidInput, InvalidRules, Problem, shown
-from limen.rules.diff import Change
+from limen.rules.diff import Change, summary
 
 Action = Literal[
     "save", "activate", "rollback", "token-create", "token-revoke", "kill-switch", "reset"
@@ -22,49 +22,67 @@ MAX_VERSION = 2**31 - 1
 """The largest number of a version, which is what an INTEGER of PostgreSQL holds."""
 MAX_SUBJECT = 2_000
 """How much the audit keeps of what an act was about."""
-_MAX_AUTHOR, _MAX_COMMENT = 200, 2_000
+Time = Annotated[datetime, Meta(tz=True)]
+"""A time in UTC."""
+MAX_COMMENT = 2_000
+_MAX_AUTHOR = 200
 
 
-class StoredRuleSet(Struct, frozen=True):
-    """One version of the rules, as it was saved. It never changes; whether it is active does."""
+class Version(Struct, frozen=True, kw_only=True):
+    """One version of the rules, without the rules."""
 
     version: int
     """From 1, without gaps."""
     parent: int
     """The version it was made from; 0 for the first."""
-    document: dict[str, Any] | None
-    """The rules as the author wrote them; None in a history, which tells about them only."""
     digest: str
     """The SHA-256 of the document, whatever the order of its keys."""
     author: str
     comment: str
-    created_at: datetime
-    """In UTC."""
-    changes: list[Change]
-    """What is different from the parent."""
+    created_at: Time
     active: bool
-    """Whether these are the rules that hold now."""
+    """Whether these are the active rules."""
 
 
-class AuditRow(Struct, frozen=True):
-    """Who did what, and when. Each row holds those before it: see `chained`."""
+class StoredRuleSet(Version, frozen=True, kw_only=True):
+    """One version of the rules, as it was saved. It never changes; whether it is active does."""
+
+    document: dict[str, Any] | None
+    """The rules as the author wrote them; None in a history, which tells about them only."""
+    changes: list[Change]
+    """The differences from the parent."""
+
+    @property
+    def summary(self) -> str:
+        """The number of additions, changes and removals: `+1 ~2 -0`."""
+        return summary(self.changes)
+
+
+class AuditEntry(Struct, frozen=True, kw_only=True):
+    """One action: its author, its time and its subject."""
 
     id: int
     """From 1, without gaps."""
-    at: datetime
+    at: Time
     actor: str
     action: Action
     """A save that activates is two rows, `save` and `activate`; a rollback is one."""
     version: int | None
-    """The version that was saved or activated; None when the act is about something else."""
+    """The version that was saved or activated; null for other actions."""
     before: int
-    """The version that was active before; 0 when there was none, and for other acts."""
+    """The version that was active before; 0 when there was none, and for other actions."""
     comment: str
-    digest: str
-    """The digest of that version or token, so that the chain holds it too; else empty."""
     hash: str
+    """The hash of this row and all rows before it."""
     subject: str = ""
-    """What else the act is about: `token 3f2a91c0 (check)`, `rule search-per-user, user=42`."""
+    """Another subject than a version: `token 3f2a91c0 (check)`, `rule search-per-user, user=42`."""
+
+
+class AuditRow(AuditEntry, frozen=True, kw_only=True):
+    """A row of the audit. Its hash covers the rows before it: see `chained`."""
+
+    digest: str
+    """The digest of the version or token, so that the hash covers it too; else empty."""
 
 
 def written(document: dict[str, Any]) -> str:
@@ -126,7 +144,7 @@ def valid_author(author: str) -> str:
 
 def valid_comment(comment: str) -> str:
     """Return the comment, or raise `InvalidInput`."""
-    return valid_text("comment", comment, _MAX_COMMENT)
+    return valid_text("comment", comment, MAX_COMMENT)
 
 
 def valid_subject(subject: str) -> str:

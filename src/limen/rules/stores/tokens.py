@@ -10,12 +10,12 @@ import hashlib
 import re
 import secrets
 from datetime import UTC, datetime
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from limen.errors import InvalidInput, shown
-from limen.rules.stores.records import dumped, stamp, valid_text
+from limen.rules.stores.records import Time, dumped, stamp, valid_text
 
 Role = Literal["check", "viewer", "editor", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -37,24 +37,28 @@ class Grant(Struct, frozen=True):
     expires_at: datetime | None
 
 
-class Token(Struct, frozen=True):
-    """What is known of a token. Not its secret."""
+class TokenInfo(Struct, frozen=True, kw_only=True):
+    """A token without anything secret."""
 
     id: str
-    """Eight hexadecimal digits, which stand in the secret too: `3f2a91c0`."""
+    """Eight hexadecimal digits, which are part of the secret too: `3f2a91c0`."""
     role: Role
     name: str
-    """What it is for: `checkout service`."""
+    """Its purpose: `checkout service`."""
+    created_at: Time
+    created_by: str
+    expires_at: Time | None = None
+    """The end of its validity; null for never."""
+    revoked_at: Time | None = None
+    """The time of its revocation; null if it is not revoked."""
+    revoked_by: str | None = None
+
+
+class Token(TokenInfo, frozen=True, kw_only=True):
+    """A token as a store keeps it. Not its secret."""
+
     digest: str
     """The SHA-256 of the secret: see `digest_of`."""
-    created_at: datetime
-    """In UTC, as are the other times."""
-    created_by: str
-    expires_at: datetime | None = None
-    """From when on it does not hold any more; None is never."""
-    revoked_at: datetime | None = None
-    """When somebody ended it; None when nobody did."""
-    revoked_by: str | None = None
 
     def state(self, now: datetime) -> TokenState:
         """Return whether it holds at a moment. At the very moment of its expiry it does not."""
@@ -63,6 +67,12 @@ class Token(Struct, frozen=True):
         if self.expires_at is not None and self.expires_at <= now:
             return "expired"
         return "active"
+
+    def as_data(self, now: datetime) -> dict[str, Any]:
+        """Return the fields without the digest, and the state at a time."""
+        fields = structs.asdict(self)
+        del fields["digest"]
+        return {**fields, "state": self.state(now)}
 
     def __repr__(self) -> str:
         return f"<Token {self.id} ({self.role}) {self.name!r}>"

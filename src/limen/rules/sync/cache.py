@@ -7,6 +7,7 @@ so that in a cluster one node has them all.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -191,6 +192,20 @@ class RuleCache:
         if done:
             await self.announce(snapshot.version)
         return bool(done)
+
+    async def publish(
+        self, snapshot: Snapshot, active_version: Callable[[], Awaitable[str]]
+    ) -> None:
+        """Write and announce rules that were activated in the database.
+
+        An old version that was activated again replaces a newer one, if `active_version` still
+        returns its version.
+        """
+        if await self.write(snapshot):
+            return
+        found = await self.look()
+        if await active_version() == snapshot.version:
+            await self.write(snapshot, seen=found.version, stamp=found.stamp)
 
     async def announce(self, what: str) -> None:
         """Tell everybody who listens that there is something new."""

@@ -234,7 +234,7 @@ class Follower:
         await self._seeker.close()
         if cache is not None:
             with contextlib.suppress(LimenError):
-                await cache.leave(self._instance)
+                await cache.leave(self.instance)
             cache.close()
 
     async def _until_closed(self) -> None:
@@ -377,7 +377,8 @@ class Follower:
             await asyncio.sleep(_RETRY_S)
 
     @property
-    def _instance(self) -> Instance:
+    def instance(self) -> Instance:
+        """This process, as the others see it."""
         seeker = self._seeker
         return Instance(
             self._id,
@@ -391,7 +392,7 @@ class Follower:
 
     async def _beat(self, cache: RuleCache) -> None:
         try:
-            counted = await cache.beat(self._instance)
+            counted = await cache.beat(self.instance)
         except LimenError:
             # The look that comes by every second says so. Who was there then is not forgotten.
             self._counts = [(time.monotonic(), self._instances)]

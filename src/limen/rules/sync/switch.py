@@ -36,13 +36,13 @@ class Switch(msgspec.Struct, frozen=True):
     """Which rules are in shadow."""
 
     all: bool = False
-    """Whether all are."""
+    """Whether it covers all rules."""
     rules: tuple[str, ...] = ()
-    """The names of single ones."""
+    """The rules that it covers, if not all."""
     at: float = 0.0
-    """When it was turned, in seconds since 1970."""
+    """When it was turned, in seconds since 1970; 0 for never."""
     by: str = ""
-    """Who turned it."""
+    """The name of the token, host or command that turned it."""
 
     @property
     def is_on(self) -> bool:

@@ -1,11 +1,13 @@
-"""The administration of the service, under `/admin/v1`: rules, keys, tokens, audit, the fleet,
-and what is decided.
+"""The administration of the service, under `/admin/v1`: rules, keys, tokens, audit, operations and
+insight.
 
-FastAPI answers here, and the decisions of `/v1` elsewhere. Closed: every route asks for a role.
+It is a FastAPI app; the data plane answers `/v1`. Every route needs a role.
 """
 
 from __future__ import annotations
 
+import asyncio
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,12 +16,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import limen
 from limen.server import openapi
-from limen.server.admin import fleet, insight, keys, live, problems, rules, special, tokens
-from limen.server.admin.desk import Desk
-from limen.server.admin.guard import MAX_REQUESTS, PREFIX, Door
+from limen.server.admin import insight, keys, live, operations, overrides, problems, rules, tokens
+from limen.server.admin.authorization import MAX_REQUESTS, PREFIX
+from limen.server.admin.docs_page import page
 from limen.server.admin.live import Live
-from limen.server.admin.page import page
 from limen.server.dashboard.pages import SECURITY_HEADERS
+from limen.server.exchange import (
+    NO_STORE,
+    RETRY_SOON,
+    Rejected,
+    RequestIds,
+    header,
+    internal_error,
+)
 from limen.server.pools import PerToken
 from limen.server.service import Service
 
@@ -35,58 +44,74 @@ def admin_app(service: Service) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
-        generate_unique_id_function=lambda route: route.name,
     )
-    app.state.access = service.access
+    app.state.service = service
     app.state.live = Live(service)
-    app.state.pools = service.pools
     app.state.requests = PerToken(MAX_REQUESTS, "requests in progress")
-    app.add_middleware(_Framed)
+    app.add_middleware(_Framed, request_ids=service.request_ids)
     problems.install(app)
     _describe(app, service)
-    door, desk = Door(app), Desk(service)
-    for room in (rules, special, keys, tokens, fleet, insight, live):
-        room.install(door, desk)
+    for module in (rules, overrides, keys, tokens, operations, insight, live):
+        app.router.routes += module.ROUTES
     return app
 
 
 def _describe(app: FastAPI, service: Service) -> None:
-    """Tell everybody what there is: neither page needs a token, or anything from elsewhere."""
-    told: dict[str, Any] = {}
+    """Add `/openapi.json` and `/docs`, which need no token."""
 
+    @cache
     def description() -> dict[str, Any]:
-        if not told:
-            told.update(openapi.describe(app, service.settings))
-            live.describe(told)
-        return told
+        return openapi.describe(app, service.settings, live.EVENTS)
 
     async def openapi_json() -> dict[str, Any]:
         return description()
 
     async def docs() -> HTMLResponse:
-        return HTMLResponse(page(description()), headers=_security_headers())
+        headers = {name.decode(): value.decode() for name, value in SECURITY_HEADERS}
+        return HTMLResponse(page(description()), headers=headers)
 
     app.openapi = description  # type: ignore[method-assign]  # as FastAPI says one should
     app.router.add_api_route("/openapi.json", openapi_json, include_in_schema=False)
     app.router.add_api_route("/docs", docs, include_in_schema=False)
 
 
-def _security_headers() -> dict[str, str]:
-    return {name.decode(): value.decode() for name, value in SECURITY_HEADERS}
-
-
 class _Framed:
-    """Gives every answer the headers that all of them have."""
+    """Adds the headers that all responses have: the request id, and that nothing is stored.
 
-    def __init__(self, app: ASGIApp) -> None:
+    An unexpected exception is logged here, once, and becomes a problem document. Starlette would
+    answer it without these headers, and raise it again for the server to log. A request that the
+    server cancels at the end of the drain timeout gets 503.
+    """
+
+    def __init__(self, app: ASGIApp, request_ids: RequestIds) -> None:
         self._app = app
+        self._request_ids = request_ids
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        id_ = str(scope.get("limen_id", "")).encode()
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        id_ = scope["limen_id"] = self._request_ids.id_of(header(scope["headers"], b"x-request-id"))
+        is_started = False
 
         async def framed(message: Message) -> None:
+            nonlocal is_started
             if message["type"] == "http.response.start":
-                message["headers"] += [(b"cache-control", b"no-store"), (b"x-request-id", id_)]
+                is_started = True
+                headers = message["headers"]
+                headers.append((b"x-request-id", id_.encode()))
+                if header(headers, b"cache-control") is None:
+                    headers.append(NO_STORE)
             await send(message)
 
-        await self._app(scope, receive, framed)
+        try:
+            await self._app(scope, receive, framed)
+        except asyncio.CancelledError:
+            response = Rejected(503, "the service stops; try again", [RETRY_SOON]).response(id_)
+        except Exception:
+            response = internal_error(id_)
+        else:
+            return
+        # Without the rest of a response the server closes the connection.
+        if not is_started:
+            await problems.asgi_response(response)(scope, receive, framed)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from limen.errors import LimenError, did_you_mean
+from limen.model.text import printable
 from limen.rules.fields import Moment
 from limen.rules.match import ADDRESS, canonical
 
@@ -25,11 +26,11 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_NAME = 64
 
 
-class Missing(LimenError):
+class NotFound(LimenError):
     """Say that there is no such thing to look at, or to change."""
 
 
-class Taken(LimenError):
+class AlreadyExists(LimenError):
     """Say that there is such a thing already."""
 
 
@@ -46,7 +47,7 @@ def exemptions_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def rule_of(document: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return one rule as it is written. Raises `Missing`."""
+    """Return one rule as it is written. Raises `NotFound`."""
     return _named(rules_of(document), name, "rule")
 
 
@@ -74,19 +75,19 @@ def with_override(document: Document, rule: str, override: dict[str, Any]) -> No
 
 
 def without_override(document: Document, rule: str, key: Mapping[str, Any]) -> None:
-    """Take the overrides for a key from a rule. Raises `Missing` when there are none."""
+    """Take the overrides for a key from a rule. Raises `NotFound` when there are none."""
     found = rule_of(document, rule)
     overrides, gone = found.get("overrides") or [], _plain_key(key)
     others = [each for each in overrides if _plain_key(each["key"]) != gone]
     if len(others) == len(overrides):
-        raise Missing(f"the rule {rule!r} has no override for {told(key)}")
+        raise NotFound(f"the rule {rule!r} has no override for {format_attributes(key)}")
     found["overrides"] = others
     if not others:
         del found["overrides"]
 
 
 def with_exemption(document: Document, exemption: dict[str, Any], now: datetime) -> None:
-    """Add an exemption. Raises `Taken` when one of this name holds, or will."""
+    """Add an exemption. Raises `AlreadyExists` when one of this name holds, or will."""
     document["exemptions"] = [
         *_room(exemptions_of(document), exemption["name"], "an exemption", now),
         exemption,
@@ -94,7 +95,7 @@ def with_exemption(document: Document, exemption: dict[str, Any], now: datetime)
 
 
 def without_exemption(document: Document, name: str) -> None:
-    """Take an exemption away. Raises `Missing`."""
+    """Take an exemption away. Raises `NotFound`."""
     exemptions = exemptions_of(document)
     gone = _named(exemptions, name, "exemption")
     document["exemptions"] = [each for each in exemptions if each is not gone]
@@ -127,7 +128,7 @@ def block_name(attributes: Mapping[str, Any]) -> str:
 
 
 def with_block(document: Document, blocked: dict[str, Any], now: datetime) -> None:
-    """Put a block before all rules. Raises `Taken` when another rule has its name.
+    """Put a block before all rules. Raises `AlreadyExists` when another rule has its name.
 
     A block of that name that has ended makes room.
     """
@@ -138,24 +139,24 @@ def with_block(document: Document, blocked: dict[str, Any], now: datetime) -> No
         if str(each["name"]) != name or not is_block(each) or state_of(each, now) != "ended"
     ]
     if any(str(each["name"]) == name for each in others):
-        raise Taken(f"there is a rule {name!r} already; delete it, or give the block another name")
+        raise AlreadyExists(
+            f"there is a rule {name!r} already; delete it, or give the block another name"
+        )
     document["rules"] = [blocked, *others]
 
 
 def without_block(document: Document, name: str) -> None:
-    """Take a block away. Raises `Missing` when there is none of this name."""
+    """Take a block away. Raises `NotFound` when there is none of this name."""
     rules = rules_of(document)
     gone = _named([each for each in rules if is_block(each)], name, "block")
     document["rules"] = [each for each in rules if each is not gone]
 
 
-def told(attributes: Mapping[str, Any]) -> str:
+def format_attributes(attributes: Mapping[str, Any]) -> str:
     """Write attributes for people: `user=42, path=/search`."""
     written = ", ".join(f"{name}={_text(value)}" for name, value in attributes.items())
     # It goes into comments and the audit, which keep no NUL and are shown on terminals.
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in written
-    )
+    return printable(written)
 
 
 def now() -> datetime:
@@ -168,14 +169,17 @@ def _named(items: list[dict[str, Any]], name: str, what: str) -> dict[str, Any]:
         if str(item["name"]) == name:
             return item
     hint = did_you_mean(name, [str(item["name"]) for item in items])
-    raise Missing(f"there is no {what} {name[:100]!r}{hint}")
+    raise NotFound(f"there is no {what} {name[:100]!r}{hint}")
 
 
 def _room(items: list[dict[str, Any]], name: str, what: str, now: datetime) -> list[dict[str, Any]]:
-    """Return the items without one of this name that has ended. Raises `Taken` if one has not."""
+    """Return the items without one of this name that has ended.
+
+    Raises `AlreadyExists` if one has not.
+    """
     same = [each for each in items if str(each["name"]) == name]
     if any(state_of(each, now) != "ended" for each in same):
-        raise Taken(f"there is {what} {name!r} already; delete it, or choose another name")
+        raise AlreadyExists(f"there is {what} {name!r} already; delete it, or choose another name")
     return [each for each in items if each not in same]
 
 

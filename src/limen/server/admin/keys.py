@@ -1,11 +1,10 @@
-"""`/explain` and `/keys`: what the rules say to a request, where a key stands, and a new start."""
+"""`/explain` and `/keys`: explain a request, inspect the state of a key, and reset its counters."""
 
 from __future__ import annotations
 
 import time
 
-import msgspec
-from fastapi import Request, Response
+from fastapi import Request
 from msgspec import structs
 
 from limen.engine.asked import ask
@@ -13,14 +12,13 @@ from limen.errors import InvalidInput, did_you_mean
 from limen.rules import RuleSet, document
 from limen.rules.explain import LONGEST, Account, attributes, explain, shortened
 from limen.rules.stores.records import MAX_SUBJECT
-from limen.server import answers
-from limen.server.admin import edits
-from limen.server.admin.answers import Condition, Explained, RuleAccount, WasReset
-from limen.server.admin.desk import Desk
-from limen.server.admin.guard import Door, caller_of
-from limen.server.admin.questions import ToExplain, ToInspect, ToReset
-from limen.server.faces import faces_of
-from limen.server.openapi import content
+from limen.server.admin.authorization import AdminRoute
+from limen.server.admin.edits import format_attributes
+from limen.server.admin.requests import ExplainRequest, InspectRequest, ResetRequest
+from limen.server.admin.responses import ExplainResult, ResetResult, RuleExplanation
+from limen.server.admin.rule_service import ForCaller, RuleService
+from limen.server.api.response_templates import template_of
+from limen.server.api.verdict_response import verdict_message
 from limen.wire import Verdict
 
 MAX_RULES = 1_000
@@ -31,72 +29,54 @@ MAX_EXEMPTIONS = 1_000
 """How many exemptions it names."""
 
 
-class Keys:
-    """Answers what is asked of a single request or key."""
-
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._service = desk.service
-
-    async def explain_request(self, request: Request, asked: ToExplain) -> Explained:
-        """Say of every rule whether it applies to a request, and why. Nothing is charged."""
-        rules, caller = self._service.engine.rules, caller_of(request)
-        if asked.document is not None:
-            rules = await self._desk.compute(caller, document.parse, asked.document)
-        said = await self._peek(request, asked.attributes, asked.cost, rules)
-        return await self._desk.compute(caller, _explained, rules, asked, said)
-
-    async def inspect_key(self, request: Request, asked: ToInspect) -> Response:
-        """Say where a key stands under every limit. The answer is that of `/v1/usage`, and nothing
-        is charged."""
-        said = await self._peek(request, asked.attributes, 1, self._service.engine.rules)
-        return Response(msgspec.json.encode(said), media_type="application/json")
-
-    async def reset_key(self, request: Request, asked: ToReset) -> WasReset:
-        """Forget what was counted for a request, under every rule that it meets or only one."""
-        service, rule = self._service, asked.rule
-        names = [each.name for each in service.engine.rules.rules]
-        if rule is not None and rule not in names:
-            raise InvalidInput(f"rule: there is no rule {rule!r}{did_you_mean(rule, names)}")
-        applied = service.engine.ask(asked.attributes, slots=True).found.applied
-        met = [each.rule.name for each in applied if each.checks and rule in (None, each.rule.name)]
-        if not met:
-            return WasReset(rules=[])
-        # Written down before it is done, and not before it can be: nobody resets past the audit.
-        await service.limiter.ping()
-        subject = f"rule {', '.join(met)}; {edits.told(asked.attributes)}"[:MAX_SUBJECT]
-        caller = caller_of(request)
-        await self._desk.write(
-            caller, lambda books: books.record("reset", subject, caller.name, asked.comment)
-        )
-        return WasReset(rules=list(await service.engine.reset(asked.attributes, rule)))
-
-    async def _peek(
-        self, request: Request, facts: dict[str, str], cost: int, rules: RuleSet
-    ) -> Verdict:
-        asked = await self._desk.compute(
-            caller_of(request), lambda: ask(rules, facts, cost, time.time_ns(), slots=True)
-        )
-        decision = None
-        if asked.checks:
-            decision = await self._service.limiter.ask(tuple(asked.checks), charge=False)
-        verdict = asked.verdict(decision)
-        id_ = request.scope.get("limen_id", "")
-        faces = faces_of(verdict.applied)
-        message, _ = answers.of_verdict(verdict, faces, id_, self._service.receipts)
-        return message
+async def explain_request(
+    rules: ForCaller, request: Request, asked: ExplainRequest
+) -> ExplainResult:
+    """Explain for every rule whether it applies to a request. Nothing is charged."""
+    rule_set = rules.service.engine.rules
+    if asked.document is not None:
+        rule_set = await rules.compute(document.parse, asked.document)
+    verdict = await _peek(rules, request, asked.attributes, asked.cost, rule_set)
+    return await rules.compute(_explained, rule_set, asked, verdict)
 
 
-def install(door: Door, desk: Desk) -> None:
-    """Add the routes."""
-    keys = Keys(desk)
-    door.add("viewer", "POST", "/explain", keys.explain_request, also=(503,))
-    verdict = {"responses": {"200": content("Verdict", "Where the key stands.")}}
-    door.add("viewer", "POST", "/keys/inspect", keys.inspect_key, also=(503,), extra=verdict)
-    door.add("editor", "POST", "/keys/reset", keys.reset_key, also=(503,))
+async def inspect_key(rules: ForCaller, request: Request, asked: InspectRequest) -> Verdict:
+    """Return the state of a key under every limit. The response is that of `/v1/usage`, and
+    nothing is charged."""
+    return await _peek(rules, request, asked.attributes, 1, rules.service.engine.rules)
 
 
-def _explained(rules: RuleSet, asked: ToExplain, said: Verdict) -> Explained:
+async def reset_key(rules: ForCaller, asked: ResetRequest) -> ResetResult:
+    """Reset the counters of a request, under every rule that matches or only one."""
+    service, rule = rules.service, asked.rule
+    names = [each.name for each in service.engine.rules.rules]
+    if rule is not None and rule not in names:
+        raise InvalidInput(f"rule: there is no rule {rule!r}{did_you_mean(rule, names)}")
+    applied = service.engine.ask(asked.attributes, slots=True).found.applied
+    met = [each.rule.name for each in applied if each.checks and rule in (None, each.rule.name)]
+    if not met:
+        return ResetResult([])
+    # Written down before it is done, and not before it can be: nobody resets past the audit.
+    await service.limiter.ping()
+    subject = f"rule {', '.join(met)}; {format_attributes(asked.attributes)}"[:MAX_SUBJECT]
+    author = rules.caller.name
+    await rules.write(lambda books: books.record("reset", subject, author, asked.comment))
+    return ResetResult(list(await service.engine.reset(asked.attributes, rule)))
+
+
+async def _peek(
+    rules: RuleService, request: Request, facts: dict[str, str], cost: int, rule_set: RuleSet
+) -> Verdict:
+    asked = await rules.compute(lambda: ask(rule_set, facts, cost, time.time_ns(), slots=True))
+    decision, limiter = None, rules.service.limiter
+    if asked.checks:
+        decision = await limiter.run(limiter.prepare(tuple(asked.checks), charge=False))
+    verdict = asked.verdict(decision)
+    template, id_ = template_of(verdict.applied), request.scope["limen_id"]
+    return verdict_message(verdict, template, id_, rules.service.receipts)
+
+
+def _explained(rules: RuleSet, asked: ExplainRequest, verdict: Verdict) -> ExplainResult:
     explanation = explain(rules, asked.attributes, time.time())
     accounts = explanation.accounts
     # Sorted by how much the caller wants to know of each, and then back into the order of rules.
@@ -109,14 +89,14 @@ def _explained(rules: RuleSet, asked: ToExplain, said: Verdict) -> Explained:
         shown[number] = _account(accounts[number], room)
         room -= len(shown[number].conditions)
     exempt = [each.name for each in explanation.exempt]
-    return Explained(
+    return ExplainResult(
         version=rules.version,
         exempt=exempt[:MAX_EXEMPTIONS],
         exempt_left_out=len(exempt[MAX_EXEMPTIONS:]),
         unused=sorted(asked.attributes.keys() - attributes(rules)),
         rules=[shown[number] for number in sorted(shown)],
         rules_left_out=len(accounts) - len(shown),
-        verdict=msgspec.to_builtins(_shortened(said)),
+        verdict=_shortened(verdict),
     )
 
 
@@ -133,23 +113,29 @@ def _shortened(verdict: Verdict) -> Verdict:
     )
 
 
-def _account(account: Account, room: int) -> RuleAccount:
+def _account(account: Account, room: int) -> RuleExplanation:
     tests = account.tests
     if len(tests) > room:
         tests = tuple(sorted(tests, key=lambda test: test.holds)[:room])
-    return RuleAccount(
+    return RuleExplanation(
         rule=account.rule.name,
         mode=account.rule.mode,
         applies=account.applies,
         because=account.obstacle,
         conditions=[
-            Condition(
-                attribute=each.attribute,
-                asked=shortened(each.asked, LONGEST),
-                got=None if each.got is None else shortened(each.got, LONGEST),
-                holds=each.holds,
+            structs.replace(
+                test,
+                asked=shortened(test.asked, LONGEST),
+                got=None if test.got is None else shortened(test.got, LONGEST),
             )
-            for each in tests
+            for test in tests
         ],
         conditions_left_out=len(account.tests) - len(tests),
     )
+
+
+ROUTES = (
+    AdminRoute("viewer", "POST", "/explain", explain_request, also=(503,)),
+    AdminRoute("viewer", "POST", "/keys/inspect", inspect_key, also=(503,)),
+    AdminRoute("editor", "POST", "/keys/reset", reset_key, also=(503,)),
+)

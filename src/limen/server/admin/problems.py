@@ -1,15 +1,10 @@
-"""What went wrong, as `application/problem+json`: one form for every error of the administration.
-
-Says where and what, and repeats no secret.
-"""
+"""Errors of the administration as `application/problem+json`, without secrets."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
@@ -17,29 +12,33 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
 from limen.errors import Conflict, InvalidInput, InvalidLimit, InvalidRules, LimenError, Problem
-from limen.http.problem import CONTENT_TYPE, phrase
 from limen.masking import masked
 from limen.rules.findings import path_text, unknown_field
-from limen.server.admin.edits import Missing, Taken
-from limen.server.exchange import Gone, Rejected
+from limen.server import http
+from limen.server.admin.edits import AlreadyExists, NotFound
+from limen.server.exchange import RETRY_SOON, Rejected
 
-_RETRY_S = "1"
 _MOST = 100
 """How many problems one answer names."""
-_logger = logging.getLogger("limen.server")
+_DATA_PLANE, _ENVOY = "/v1/", "/json"
 
 
 def install(app: FastAPI) -> None:
     """Let the app answer every error with a problem document."""
     for kind, answer in (
         (Rejected, _rejected),
-        (Gone, _gone),
         (RequestValidationError, _not_as_described),
         (HTTPException, _of_http),
         (LimenError, _of_limen),
-        (Exception, _unexpected),
     ):
         app.add_exception_handler(kind, answer)  # type: ignore[arg-type]  # each takes its own kind
+
+
+def asgi_response(response: http.Response) -> Response:
+    """Return a response of the data plane's kind as one of FastAPI's kind."""
+    converted = Response(response.body, response.status)
+    converted.raw_headers += response.headers
+    return converted
 
 
 def _answer(
@@ -47,34 +46,19 @@ def _answer(
     status: int,
     detail: str,
     *,
-    headers: Mapping[str, str] | None = None,
+    headers: http.Headers | None = None,
     problems: Sequence[Problem] = (),
 ) -> Response:
     id_ = request.scope.get("limen_id", "")
-    document: dict[str, Any] = {
-        "title": phrase(status),
-        "status": status,
-        "detail": masked(detail),
-    }
-    if id_:
-        document["instance"] = f"urn:limen:{id_}"
-    if problems:
-        document["problems"] = [
-            {"path": masked(each.path), "message": masked(each.message)}
-            for each in problems[:_MOST]
-        ]
-    body = msgspec.json.encode(document)
-    return Response(body, status, {**(headers or {}), "Content-Type": CONTENT_TYPE})
+    values = [
+        http.InvalidValue(masked(each.path), masked(each.message)) for each in problems[:_MOST]
+    ]
+    response = http.problem_response(status, masked(detail), id_, headers or (), tuple(values))
+    return asgi_response(response)
 
 
 async def _rejected(request: Request, error: Rejected) -> Response:
-    headers = {name.decode(): value.decode() for name, value in error.headers}
-    return _answer(request, error.status, error.detail, headers=headers)
-
-
-async def _gone(request: Request, _: Gone) -> Response:
-    """Return a response, which a closed connection drops."""
-    return _answer(request, 400, "the connection was closed before the end of the body")
+    return _answer(request, error.status, error.detail, headers=error.headers)
 
 
 async def _not_as_described(request: Request, error: RequestValidationError) -> Response:
@@ -87,14 +71,15 @@ async def _not_as_described(request: Request, error: RequestValidationError) -> 
 
 
 async def _of_http(request: Request, error: HTTPException) -> Response:
-    path, headers = request.url.path[:200], dict(error.headers or {})
+    path = request.url.path[:200]
     if error.status_code == 404:
-        return _answer(request, 404, f"there is nothing at {path}; see /docs")
+        url = request.app.state.service.settings.data_plane_url
+        return _answer(request, 404, _nothing_at(path, url))
     if error.status_code == 405:
         allowed = ", ".join(_methods(request))
         detail = f"{path} takes {allowed}, not {request.method}"
-        return _answer(request, 405, detail, headers={"Allow": allowed})
-    return _answer(request, error.status_code, str(error.detail), headers=headers)
+        return _answer(request, 405, detail, headers=[(b"allow", allowed.encode())])
+    return _answer(request, error.status_code, str(error.detail))
 
 
 async def _of_limen(request: Request, error: LimenError) -> Response:
@@ -102,19 +87,23 @@ async def _of_limen(request: Request, error: LimenError) -> Response:
         case InvalidRules():
             found = error.problems
             return _answer(request, 422, _told(found), problems=found)
-        case Conflict() | Taken():
+        case Conflict() | AlreadyExists():
             return _answer(request, 409, str(error))
-        case Missing():
+        case NotFound():
             return _answer(request, 404, str(error))
         case InvalidInput() | InvalidLimit():
             return _answer(request, 422, str(error))
     # A store or a database that is away, or not as it should be: none of the caller's doing.
-    return _answer(request, 503, str(error), headers={"Retry-After": _RETRY_S})
+    return _answer(request, 503, str(error), headers=[RETRY_SOON])
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
-    _logger.error("a request failed: %s", type(error).__name__)
-    return _answer(request, 500, "this is a mistake in limen; its log says more")
+def _nothing_at(path: str, data_plane_url: str) -> str:
+    if path.startswith(_DATA_PLANE) or path == _ENVOY:
+        return (
+            f"there is nothing at {path} on the control plane; decisions are on the data plane, "
+            f"at {data_plane_url}"
+        )
+    return f"there is nothing at {path}; see /docs"
 
 
 def _problem(error: Mapping[str, Any], fields: list[str]) -> Problem:

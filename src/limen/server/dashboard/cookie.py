@@ -83,7 +83,7 @@ def set_cookie(value: str, seconds: int, *, secure: bool) -> tuple[bytes, bytes]
 
 def is_encrypted(scope: Scope) -> bool:
     """Return whether a browser came by TLS: to this service, or to a proxy in front of it."""
-    origin = header(scope, b"origin") or b""
+    origin = header(scope["headers"], b"origin") or b""
     return scope["scheme"] == "https" or origin.startswith(b"https://")
 
 
@@ -91,22 +91,22 @@ def refuse_other_sites(scope: Scope) -> None:
     """Raise `Rejected` for what a page of another site may have sent with somebody's cookie."""
     if not _is_own(scope):
         raise Rejected(403, "pages of other sites may not use this session")
-    if scope["method"] not in _READS and header(scope, MARK) != b"1":
+    if scope["method"] not in _READS and header(scope["headers"], MARK) != b"1":
         raise Rejected(403, "with a session, changes need the header 'X-Limen-Request: 1'")
 
 
 def _is_own(scope: Scope) -> bool:
     # What a browser says itself of where a request comes from holds also behind a proxy that
     # changes the host; it says so only where it trusts the connection.
-    site = header(scope, b"sec-fetch-site")
+    site = header(scope["headers"], b"sec-fetch-site")
     if site is not None:
         return site in _OWN_SITE
-    origin = header(scope, b"origin")
+    origin = header(scope["headers"], b"origin")
     if origin is None:
         return True
     # Not the scheme: TLS may end at a proxy.
     _, found, host = origin.partition(b"://")
-    return bool(found) and host.lower() == (header(scope, b"host") or b"").lower()
+    return bool(found) and host.lower() == (header(scope["headers"], b"host") or b"").lower()
 
 
 def _values(scope: Scope) -> list[bytes]:

@@ -14,13 +14,13 @@ from importlib.resources.abc import Traversable
 
 from msgspec import Struct
 
-from limen.server.exchange import Headers, Scope, Send, header, respond, wrong_method
+from limen.server.http import Headers, Response
 
 PREFIX = "/ui/"
 _INDEX = f"{PREFIX}index.html"
-# Those of app.js; which of them there are below a rule, it knows.
-_ROUTES = ("/", "/rules", "/keys", "/live", "/audit", "/tokens")
 _BELOW = "/rules/"
+ROUTES: tuple[str, ...] = ("/", "/rules", "/keys", "/live", "/audit", "/tokens")
+"""The pages of app.js. It has more below a rule."""
 _KINDS = {
     "css": b"text/css; charset=utf-8",
     "html": b"text/html; charset=utf-8",
@@ -66,22 +66,17 @@ class Pages:
 
     def find(self, path: str) -> File | None:
         """Return what is at a path: a file, or the page that draws all others."""
-        if path in _ROUTES or path.startswith(_BELOW):
+        if path in ROUTES or path.startswith(_BELOW):
             path = _INDEX
         return self._files.get(path)
 
 
-async def give(file: File, scope: Scope, send: Send, headers: Headers) -> None:
-    """Send a file, or that the browser has it already."""
-    if scope["method"] not in ("GET", "HEAD"):
-        raise wrong_method(scope, "GET", "HEAD")
-    headers = [*headers, _NO_CACHE, *SECURITY_HEADERS, (b"etag", file.tag)]
-    if not _is_there(header(scope, b"if-none-match") or b"", file.tag):
-        await respond(send, 200, [*headers, (b"content-type", file.kind)], file.body)
-        return
-    # Without a length: it would have to be that of the file.
-    await send({"type": "http.response.start", "status": 304, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
+def file_response(file: File, if_none_match: bytes) -> Response:
+    """Return a file, or 304 if the browser has it already."""
+    headers = [_NO_CACHE, *SECURITY_HEADERS, (b"etag", file.tag)]
+    if _is_there(if_none_match, file.tag):
+        return Response(304, headers)
+    return Response(200, [*headers, (b"content-type", file.kind)], file.body)
 
 
 def _is_there(tags: bytes, tag: bytes) -> bool:

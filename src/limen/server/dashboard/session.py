@@ -28,7 +28,6 @@ from limen.server.dashboard.cookie import (
     set_cookie,
 )
 from limen.server.exchange import (
-    Headers,
     Receive,
     Rejected,
     Reply,
@@ -37,6 +36,7 @@ from limen.server.exchange import (
     read_body,
     wrong_method,
 )
+from limen.server.http import Headers
 
 LASTS_S = 12 * 3_600
 """How long a session lasts at most; not longer than its token."""
@@ -82,7 +82,7 @@ class Sessions:
         if method == "DELETE":
             refuse_other_sites(scope)
             return Reply(_NOBODY, [GONE])
-        raise wrong_method(scope, "GET", "HEAD", "POST", "DELETE")
+        raise wrong_method(scope["path"], method, "GET", "HEAD", "POST", "DELETE")
 
     async def _sign_in(self, scope: Scope, body: bytes) -> Reply:
         token = decoded(self._read, body).token.strip()

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from limen.engine import Verdict
 from limen.http import COUNTED, HeaderStyle, answer_of_verdict, refusal
-from limen.limiter.plan import whole
-from limen.model import Decision, Reading
-from limen.server import answers
+from limen.model import Decision, binding
+from limen.server.api.verdict_response import rate_limit_headers
 from limen.server.envoy.fields import sized, varint
 from limen.server.envoy.question import Described, Question
-from limen.server.exchange import Headers
+from limen.server.http import Headers
 
 UNLIMITED = 2**32 - 1
 """What is left where nothing is counted."""
@@ -50,10 +50,7 @@ def response(
         status = _status(descriptor, parts, limits)
         found += (_STATUS, varint(len(status)), status)
     if verdict.allowed:
-        faces = question.faces
-        if faces is not None and faces.policy:
-            standings = answers.standings_of(verdict, faces)
-            _add(found, answers.headers_of(verdict, faces, standings, styles, now))
+        _add(found, rate_limit_headers(verdict, question.template, styles, now))
     else:
         refused = refusal(answer_of_verdict(verdict), styles, now=now, status=_REFUSED)
         _add(found, [(name.lower().encode(), value.encode()) for name, value in refused.headers])
@@ -64,30 +61,6 @@ def response(
 def is_allowed(response: bytes) -> bool:
     """Return whether a response that was made here lets the request pass."""
     return response.startswith(_OK)
-
-
-def passed(question: Question, readings: Sequence[Reading]) -> bytes:
-    """Return the response to a plain question whose request passes, in the usual style.
-
-    The same as `response`, from what the store said: most requests are like this.
-    """
-    faces = question.faces
-    assert faces is not None  # who passes is not refused
-    found, is_usual = [_OK], True
-    standings: list[int] = []
-    for reading, limit, most in zip(readings, question.limits, faces.most, strict=True):
-        _, remaining, _, reset_us, _, _ = reading
-        if reset_us <= 0 or remaining > most:
-            is_usual = False
-        reset_s = -(-reset_us // 1_000_000)
-        standings += remaining, reset_s
-        seconds = varint(reset_s)
-        tail = _UNTIL_RESET[len(seconds)] + seconds
-        status = b"".join((_OK, limit, _REMAINING, varint(remaining), tail))
-        found += (_STATUS, varint(len(status)), status)
-    standing = faces.standing % tuple(standings) if is_usual else faces.spelt(readings)
-    _add(found, [(b"ratelimit-policy", faces.policy), (b"ratelimit", standing)])
-    return b"".join(found)
 
 
 def _status(descriptor: Described, parts: Sequence[Decision], limits: Sequence[bytes]) -> bytes:
@@ -109,25 +82,25 @@ def _status(descriptor: Described, parts: Sequence[Decision], limits: Sequence[b
 
 
 def _binding(places: range, parts: Sequence[Decision]) -> int | None:
-    """Return which limit speaks for all: the longest to wait for, else the one nearest its limit.
+    """Return the position of the binding limit of a descriptor.
 
-    None when none could have refused, or nobody was asked.
+    None when no limit could have refused, or the store was not asked.
     """
     if not parts:
         return None
     if len(places) == 1:
-        at = places[0]
-        return at if parts[at].enforce else None
+        return places[0] if parts[places[0]].enforce else None
     enforced = [at for at in places if parts[at].enforce]
-    return max(enforced, key=lambda at: _urgency(parts[at]), default=None)
-
-
-def _urgency(part: Decision) -> tuple[bool, float]:
-    if not part.allowed:
-        return True, math.inf if part.retry_after is None else part.retry_after
-    return False, -part.remaining / whole(part.limit)
+    return enforced[binding([parts[at] for at in enforced])] if enforced else None
 
 
 def _add(found: list[bytes], headers: Headers) -> None:
     for name, value in headers:
-        found += (_HEADER, sized(_KEY + sized(name) + _VALUE + sized(value)))
+        content = _key_field(name) + varint(len(value)) + value
+        found += (_HEADER, varint(len(content)), content)
+
+
+@lru_cache(maxsize=64)
+def _key_field(name: bytes) -> bytes:
+    """Return the start of a header: its name, and the mark of its value."""
+    return _KEY + sized(name) + _VALUE

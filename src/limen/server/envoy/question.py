@@ -17,14 +17,18 @@ from limen.backends.sampled import SampledLog
 from limen.engine import Asked, Together, together
 from limen.engine.asked import ask
 from limen.errors import InvalidInput
-from limen.http import MAX_POLICIES
 from limen.model import MAX_COST, Check
 from limen.rules import RuleSet, parse
 from limen.rules.envoy import DOMAIN, attributes_of, value_of
 from limen.rules.ruleset import MAX_CHECKS, Resolution
+from limen.server.api.response_templates import (
+    ResponseTemplate,
+    TemplateCache,
+    limits_of,
+    template_of,
+)
 from limen.server.envoy.limits import current_limit
 from limen.server.envoy.schema import RequestAsSent
-from limen.server.faces import Faces, Gallery, faces_of, limits_of
 
 MAX_DESCRIPTORS = 100
 MAX_ENTRIES = 64
@@ -51,14 +55,9 @@ class Question(NamedTuple):
 
     together: Together
     descriptors: tuple[Described, ...]
-    faces: Faces | None
-    """What is said of all limits whatever is decided; None when the rules alone refuse."""
+    template: ResponseTemplate
     limits: tuple[bytes, ...]
-    """The same for Envoy: of each limit, the field of a status that names it."""
-    rules: tuple[str, ...]
-    """The rule of each limit, in their order; none when the rules alone refuse."""
-    is_plain: bool
-    """Whether each descriptor comes under one limit that is its own and could refuse it."""
+    """The field of a status that names each limit."""
     beside: tuple[Check, ...]
     """Checks of the other descriptors when the rules refuse one without counting. They are read
     and not charged, so that their statuses have a limit and what remains of it."""
@@ -72,7 +71,7 @@ def decoded(raw: bytes) -> Any:
         raise InvalidInput("the message is not a RateLimitRequest") from None
 
 
-def understood(request: Any, rules: RuleSet, gallery: Gallery) -> Question:
+def understood(request: Any, rules: RuleSet, templates: TemplateCache) -> Question:
     """Return what a `RateLimitRequest` asks, or raise `InvalidInput`."""
     if not request.domain:
         raise InvalidInput("the domain is empty")
@@ -101,16 +100,12 @@ def understood(request: Any, rules: RuleSet, gallery: Gallery) -> Question:
         described.append(_described(asked.found, range(first, end)))
         first = end
     found = whole.whole.found
-    faces = None
-    if not found.refused:
-        # Limits that the request brought along are not there as long as the rules.
-        is_of_rules = all(asked.rules is rules for asked in several)
-        faces = gallery.faces(whole.whole) if is_of_rules else faces_of(found.applied)
+    # Limits that the request brought along do not live as long as the rules.
+    is_of_rules = all(asked.rules is rules for asked in several)
+    template = templates.get(whole.whole) if is_of_rules else template_of(whole.whole.applied)
     limits = [current_limit(of, limit) for of in found.applied for limit in limits_of(of)]
-    names = [face.rule for of_rule in faces.by_rule for face in of_rule] if faces else []
-    is_plain = _is_plain(whole, described, faces)
     beside = _beside(found, described)
-    return Question(whole, tuple(described), faces, tuple(limits), tuple(names), is_plain, beside)
+    return Question(whole, tuple(described), template, tuple(limits), beside)
 
 
 def _beside(found: Resolution, described: Sequence[Described]) -> tuple[Check, ...]:
@@ -125,12 +120,6 @@ def _described(found: Resolution, parts: range) -> Described:
         of.enforce and not of.checks and of.refusal is None for of in found.applied
     )
     return Described(parts, found.refused, is_unlimited)
-
-
-def _is_plain(whole: Together, described: Sequence[Described], faces: Faces | None) -> bool:
-    if faces is None or not 0 < faces.told <= MAX_POLICIES or whole.order is not None:
-        return False
-    return faces.told == len(whole.checks) and all(len(each.parts) == 1 for each in described)
 
 
 def _asked(domain: str, descriptor: Any, hits: int, rules: RuleSet) -> Asked:

@@ -10,12 +10,13 @@ import msgspec
 from google.protobuf import json_format
 from msgspec import Meta, Struct
 
+from limen.backends import Prepared
 from limen.engine import AsyncEngine, Verdict
 from limen.errors import InvalidInput, InvalidLimit
 from limen.http import HeaderStyle
-from limen.limiter import AsyncLimiter, Prepared
+from limen.limiter import AsyncLimiter
 from limen.model import Decision
-from limen.server.answers import QUICK_STYLES
+from limen.server.api.response_templates import TemplateCache
 from limen.server.envoy import answer, schema
 from limen.server.envoy.question import (
     MAX_DESCRIPTORS,
@@ -24,13 +25,13 @@ from limen.server.envoy.question import (
     decoded,
     understood,
 )
-from limen.server.exchange import Headers, Rejected, Reply
-from limen.server.faces import Gallery
+from limen.server.exchange import JSON, NO_STORE, Rejected
+from limen.server.http import Headers, Request, Response
 from limen.server.insight.watch import Watch
 from limen.server.memo import Memo
 
 _ROOM = 50_000_000
-"""For what was asked before, in bytes."""
+"""For parsed requests, in bytes."""
 
 
 class _CountedDescriptor(Struct, frozen=True):
@@ -47,7 +48,7 @@ _counted = msgspec.json.Decoder(_CountedRequest)
 
 
 class RateLimits:
-    """Answers whether requests that Envoy describes may pass."""
+    """Decides the requests that Envoy describes."""
 
     def __init__(
         self,
@@ -64,95 +65,78 @@ class RateLimits:
         self._took = watch.durations["envoy"].add
         self._within = within
         self._styles = styles
-        self._is_usual = styles == QUICK_STYLES
-        self._gallery = Gallery()
-        self._memo: Memo[tuple[Question, Prepared | None]] = Memo(_ROOM)
+        self._templates = TemplateCache()
+        self._cache: Memo[tuple[Question, Prepared | None]] = Memo(_ROOM)
 
     async def should_limit(self, raw: bytes, within: float | None = None) -> bytes:
         """Answer a `RateLimitRequest` by a `RateLimitResponse`, both serialised.
 
         `within` is how many seconds are left, if they are fewer than usual. Raises `InvalidInput`,
-        and has charged nobody then.
+        and has charged nothing then.
         """
         start = time.perf_counter()
-        question, prepared = self._recalled(raw)
         if within is None or within > self._within:
             within = self._within
-        told = await self._answer(question, prepared, within)
+        response, _ = await self._decide(raw, within, "")
         self._took(time.perf_counter() - start)
-        return told
+        return response
 
-    async def _answer(self, question: Question, prepared: Prepared | None, within: float) -> bytes:
-        if prepared is None:
-            verdict, beside = await self._decide(question, within)
-            return answer.response(question, verdict, self._styles, time.time(), beside)
-        together = question.together
-        said = await self._limiter.admit(prepared, within)
-        if not isinstance(said, Decision):
-            version = together.whole.rules.version
-            self._watch.see_passed(together.checks, said, question.rules, version, "envoy", "")
-            return answer.passed(question, said)
-        verdict = together.verdict(said)
-        self._watch.see(verdict, "envoy", "")
-        return answer.response(question, verdict, self._styles, time.time())
-
-    async def should_limit_json(self, body: bytes, id_: str) -> Reply:
+    async def should_limit_json(self, request: Request) -> Response:
         """Answer the same in JSON: by 200 or 429, with the response. Raises `Rejected`.
 
         Every invalid request gets 400, as envoyproxy/ratelimit answers it.
         """
         try:
-            _counted.decode(body)
-            request = schema.RateLimitRequest()
-            raw = json_format.Parse(body, request, max_recursion_depth=20).SerializeToString()
+            _counted.decode(request.body)
+            message = json_format.Parse(
+                request.body, schema.RateLimitRequest(), max_recursion_depth=20
+            )
+            raw = message.SerializeToString()
         except (json_format.ParseError, ValueError, RecursionError) as error:
             reason = str(error).partition("\n")[0][:200]
             raise Rejected(400, f"the body is no RateLimitRequest in JSON: {reason}") from None
         try:
-            question, _ = self._recalled(raw)
+            encoded, verdict = await self._decide(raw, self._within, request.id)
         except (InvalidInput, InvalidLimit) as error:
             raise Rejected(400, str(error)) from None
-        verdict, beside = await self._decide(question, self._within, id_)
-        answered = answer.response(question, verdict, self._styles, time.time(), beside)
-        message = schema.RateLimitResponse.FromString(answered)
-        message.ClearField("raw_body")
-        told = json_format.MessageToJson(message, indent=None).encode()
+        response = schema.RateLimitResponse.FromString(encoded)
+        response.ClearField("raw_body")
         headers: Headers = [
             (header.key.encode(), header.value.encode())
-            for header in message.response_headers_to_add
+            for header in response.response_headers_to_add
             if header.key not in ("content-type", "cache-control")
         ]
-        return Reply(told, headers, 200 if verdict.allowed else 429)
+        body = json_format.MessageToJson(response, indent=None).encode()
+        return Response(200 if verdict.allowed else 429, [JSON, NO_STORE, *headers], body)
 
-    def _recalled(self, raw: bytes) -> tuple[Question, Prepared | None]:
-        """Return what a message asks, from memory if it was asked before under the same rules.
-
-        And its checks, prepared, if it can be answered by what the store says alone.
-        """
-        rules = self._engine.rules
-        known = self._memo.get(raw, rules)
-        if known is None:
-            question = understood(decoded(raw), rules, self._gallery)
-            checks, prepared = question.together.checks, None
-            if question.is_plain and self._is_usual:
-                prepared = self._limiter.prepare(checks)
-            known = question, prepared
-            # Not where the time of day has a say.
-            if rules.is_timeless:
-                self._memo.keep(raw, known, 1_500 + 700 * len(checks) + 3 * len(raw))
-        return known
-
-    async def _decide(
-        self, question: Question, within: float, id_: str = ""
-    ) -> tuple[Verdict, Sequence[Decision]]:
-        """Return the verdict, and the decisions for `question.beside`."""
-        together = question.together
+    async def _decide(self, raw: bytes, within: float, id_: str) -> tuple[bytes, Verdict]:
+        """Return the serialised response, and the verdict. Raises `InvalidInput`."""
+        question, prepared = self._parsed(raw)
         decision: Decision | None = None
         beside: Sequence[Decision] = ()
-        if together.checks:
-            decision = await self._limiter.ask(together.checks, within=within)
-        elif question.beside:
-            beside = (await self._limiter.ask(question.beside, charge=False, within=within)).parts
-        verdict = together.verdict(decision)
+        if prepared is not None:
+            decided = await self._limiter.run(prepared, within)
+            if prepared.charge:
+                decision = decided
+            else:
+                beside = decided.parts
+        verdict = question.together.verdict(decision)
         self._watch.see(verdict, "envoy", id_)
-        return verdict, beside
+        return answer.response(question, verdict, self._styles, time.time(), beside), verdict
+
+    def _parsed(self, raw: bytes) -> tuple[Question, Prepared | None]:
+        """Parse a message, or return it from the cache; with its checks, prepared."""
+        rules = self._engine.rules
+        known = self._cache.get(raw, rules)
+        if known is None:
+            question = understood(decoded(raw), rules, self._templates)
+            checks, prepared = question.together.checks, None
+            if checks:
+                prepared = self._limiter.prepare(checks)
+            elif question.beside:
+                prepared = self._limiter.prepare(question.beside, charge=False)
+            known = question, prepared
+            # Not if rules depend on the time of day.
+            if rules.is_timeless:
+                self._cache.keep(raw, known, 1_500 + 900 * len(checks) + 3 * len(raw))
+        return known

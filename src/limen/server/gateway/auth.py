@@ -11,16 +11,18 @@ import time
 from functools import lru_cache
 from typing import NamedTuple
 
+from limen.backends import Prepared
 from limen.backends.sampled import SampledLog
 from limen.engine import Asked, Verdict
 from limen.errors import InvalidInput
 from limen.http import answer_of_verdict, refusal, status_of
-from limen.model import MAX_COST, Check
-from limen.server import answers
+from limen.model import MAX_COST
 from limen.server.access import admit
-from limen.server.exchange import NO_STORE, Headers, Receive, Rejected, Reply, Scope, read_body
-from limen.server.faces import Faces, Gallery
+from limen.server.api.response_templates import ResponseTemplate, TemplateCache
+from limen.server.api.verdict_response import rate_limit_headers
+from limen.server.exchange import NO_STORE, Rejected
 from limen.server.gateway.forwarded import Question, Reader
+from limen.server.http import Headers, Request, Response
 from limen.server.memo import Memo
 from limen.server.service import Service
 
@@ -47,11 +49,11 @@ class Options(NamedTuple):
     """The status where the store is away and the limit closed meanwhile; None for the true one."""
 
 
-class _Known(NamedTuple):
+class _Parsed(NamedTuple):
     asked: Asked
-    checks: tuple[Check, ...]
-    faces: Faces | None
-    """What is said of the limits whatever is decided; None when the rules alone refuse."""
+    prepared: Prepared | None
+    """None when the rules alone decide."""
+    template: ResponseTemplate
 
 
 _USUAL = Options()
@@ -70,54 +72,52 @@ class Auth:
         self._is_open = settings.checks_are_open
         self._within = settings.gateway_deadline
         self._styles = settings.http.headers
-        self._gallery = Gallery()
-        self._memo: Memo[_Known] = Memo(_ROOM)
+        self._templates = TemplateCache()
+        self._cache: Memo[_Parsed] = Memo(_ROOM)
         self._log = SampledLog(_LOG_S)
 
-    async def answer(self, scope: Scope, receive: Receive, id_: str) -> Reply:
+    async def respond(self, request: Request) -> Response:
         """Decide the request that a gateway forwards, and charge it when it is allowed."""
-        peer = scope["client"][0] if scope["client"] else None
         start = time.perf_counter()
         try:
-            reply = await self._answer(scope, receive, id_, peer)
-            self._watch.durations["auth"].add(time.perf_counter() - start)
-            return reply
+            response = await self._respond(request)
         except (Rejected, InvalidInput) as error:
-            # A gateway may be told to let pass then, and says nothing of it.
+            # A gateway may be configured to let the request pass then, and says nothing of it.
+            peer = request.peer.address
             text = f"a question of the gateway at {peer} is not answered: {error}"
             self._log.warn(str(error)[:_KIND], text)
             raise
+        self._watch.durations["auth"].add(time.perf_counter() - start)
+        return response
 
-    async def _answer(self, scope: Scope, receive: Receive, id_: str, peer: str | None) -> Reply:
-        question, options = self._read(scope, peer)
+    async def _respond(self, request: Request) -> Response:
+        question, options = self._read(request)
         self._admit(question)
         # 503 is the status of a rule that is closed, which a gateway that fails open must not pass.
         self._service.require_rules(504)
-        known = self._recalled(question, peer, options)
-        await read_body(scope, receive, self._service.settings.http.max_body)
-        verdict = await self._decide(known)
-        self._watch.see(verdict, "auth", id_)
+        parsed = self._parsed(question, request.peer.address, options)
+        decision = None
+        if parsed.prepared is not None:
+            decision = await self._service.limiter.run(parsed.prepared, self._within)
+        verdict = parsed.asked.verdict(decision)
+        self._watch.see(verdict, "auth", request.id)
         if not verdict.allowed:
-            return self._refused(verdict, options, id_, _accept(scope))
-        headers: Headers = [(b"limen-status", b"200"), NO_STORE]
-        faces = known.faces
-        if faces is not None and faces.policy:
-            standings = answers.standings_of(verdict, faces)
-            headers += answers.headers_of(verdict, faces, standings, self._styles, time.time())
-        return Reply(b"", headers)
+            return self._refused(verdict, options, request.id, _accept(request))
+        headers = rate_limit_headers(verdict, parsed.template, self._styles, time.time())
+        return Response(200, [(b"limen-status", b"200"), NO_STORE, *headers])
 
-    def _read(self, scope: Scope, peer: str | None) -> tuple[Question, Options]:
-        headers = scope["headers"]
-        if scope["path"] == PATH:
-            question = self._reader.forwarded(peer, headers)
-            query = scope["query_string"]
+    def _read(self, request: Request) -> tuple[Question, Options]:
+        peer = request.peer.address
+        if request.path == PATH:
+            question = self._reader.forwarded(peer, request.headers)
+            query = request.query
             return question, options_of(query, question.query) if query else _USUAL
-        path: bytes = scope["raw_path"]
+        path = request.raw_path
         if not path.startswith(_RAW_PREFIX):
             raise Rejected(404, f"what follows {PATH} is the client's own path, and begins with /")
         # The query is the client's as well, and no option of the gateway.
-        method, path = scope["method"], path[len(PATH) :]
-        return self._reader.prefixed(peer, headers, method, path), _ENVOYS
+        path = path[len(PATH) :]
+        return self._reader.prefixed(peer, request.headers, request.method, path), _ENVOYS
 
     def _admit(self, question: Question) -> None:
         token = question.token
@@ -130,34 +130,29 @@ class Auth:
             # What listens on loopback without a token is not for the pages in a browser there.
             raise Rejected(403, "pages of other sites may not ask without a token")
 
-    def _recalled(self, question: Question, peer: str | None, options: Options) -> _Known:
-        """Return what a question comes under, from memory if it was asked under the same rules."""
+    def _parsed(self, question: Question, peer: str | None, options: Options) -> _Parsed:
+        """Return the checks of a question, from the cache if the rules are the same."""
         engine, key = self._service.engine, (options.cost, question.request)
         rules = engine.rules
-        known = self._memo.get(key, rules)
-        if known is not None:
-            return known
+        parsed = self._cache.get(key, rules)
+        if parsed is not None:
+            return parsed
         if not self._reader.trusts(peer):
             raise Rejected(400, "you may not forward requests: see gateway.trusted_proxies")
         try:
             asked = engine.ask(self._reader.attributes(question.request), options.cost)
         except (Rejected, InvalidInput) as error:
             raise _denied(error, options) from None
-        faces = None if asked.found.refused else self._gallery.faces(asked)
-        known = _Known(asked, tuple(asked.checks), faces)
-        # Not if other rules came in between, nor where the time of day has a say.
+        checks = tuple(asked.checks)
+        prepared = self._service.limiter.prepare(checks) if checks else None
+        parsed = _Parsed(asked, prepared, self._templates.get(asked))
+        # Not if the rules changed meanwhile, nor if rules depend on the time of day.
         if asked.rules is rules and rules.is_timeless:
             letters = sum([len(value) for value in question.request[2:] if value])
-            self._memo.keep(key, known, 1_500 + 500 * len(known.checks) + 3 * letters)
-        return known
+            self._cache.keep(key, parsed, 1_500 + 700 * len(checks) + 3 * letters)
+        return parsed
 
-    async def _decide(self, known: _Known) -> Verdict:
-        if not known.checks:
-            return known.asked.verdict(None)
-        decision = await self._service.limiter.ask(known.checks, within=self._within)
-        return known.asked.verdict(decision)
-
-    def _refused(self, verdict: Verdict, options: Options, id_: str, accept: str) -> Reply:
+    def _refused(self, verdict: Verdict, options: Options, id_: str, accept: str) -> Response:
         answer = answer_of_verdict(verdict)
         true = status_of(answer)
         told = refusal(
@@ -170,7 +165,7 @@ class Auth:
         )
         headers: Headers = [(b"limen-status", b"%d" % true)]
         headers += [(name.lower().encode(), value.encode()) for name, value in told.headers]
-        return Reply(told.body, headers, told.status)
+        return Response(told.status, headers, told.body)
 
 
 def _denied(error: Rejected | InvalidInput, options: Options) -> Rejected:
@@ -180,9 +175,9 @@ def _denied(error: Rejected | InvalidInput, options: Options) -> Rejected:
     return Rejected(options.deny_status or status, str(error), headers)
 
 
-def _accept(scope: Scope) -> str:
-    """Return what the client likes to read, where the gateway passes it on."""
-    lines = [value for name, value in scope["headers"] if name == b"accept"]
+def _accept(request: Request) -> str:
+    """Return the `Accept` of the client, where the gateway passes it on."""
+    lines = [value for name, value in request.headers if name == b"accept"]
     return b",".join(lines).decode("latin-1")
 
 

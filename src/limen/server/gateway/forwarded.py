@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from limen.http import OPTIONAL_WHITESPACE, is_ambiguous, normal_path
 from limen.server.exchange import Rejected
-from limen.server.settings import GatewaySettings
+from limen.server.settings.model import GatewaySettings
 
 Value = bytes | None
 # Where the value of a header is kept; those that the settings name come behind.

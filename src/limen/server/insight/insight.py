@@ -254,8 +254,8 @@ def _webhook(settings: Settings) -> Webhook | None:
     if not alerts.webhook:
         return None
     return Webhook(
-        valid_webhook(alerts.webhook.reveal(), private=alerts.webhook_private),
-        secret=alerts.webhook_secret.reveal(),
+        valid_webhook(alerts.webhook.get_secret_value(), private=alerts.webhook_private),
+        secret=alerts.webhook_secret.get_secret_value(),
         private=alerts.webhook_private,
     )
 

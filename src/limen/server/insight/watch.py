@@ -12,13 +12,12 @@ from typing import Literal
 
 from limen.backends.histogram import TRIP_S, Histogram, LazyHistogram
 from limen.engine import Verdict
-from limen.limiter.plan import nearest
-from limen.model import Check, Concurrency, Decision, Limit, Reading
+from limen.model import Concurrency, Decision, Limit, binding
 from limen.observe.cells import MOST_NAMES, OTHERS, Cells
 from limen.observe.hiding import Hider, plain
 from limen.observe.recent import Recent, Seen
 from limen.observe.slices import RuleSlice
-from limen.observe.usage import AT_ONCE, Usage, percent_used
+from limen.observe.usage import AT_ONCE, Usage
 from limen.rules.rule import Applied
 from limen.rules.ruleset import RuleSet
 
@@ -75,84 +74,39 @@ class Watch:
         """How often each rule allowed, denied, would have denied as a shadow, and was degraded."""
         return self._cells.counts
 
-    def see(self, said: Verdict | Decision, surface: Surface, id_: str) -> None:
-        """Take note of an answer that was charged for."""
-        allowed = said.allowed
-        if allowed and type(said) is Verdict:
-            decision = said.decision
-            rules = said.applied
-            # Nearly all come this way: one limit of one rule, and it lets pass.
-            if (
-                decision is not None
-                and decision.allowed
-                and not decision.several
-                and decision.source == "store"
-                and len(rules) == 1
-            ):
-                self.allowed += 1
-                self._admit(rules[0].rule.name, decision.key, decision.limit, decision.remaining)
-                if self.recent.wants_passed():
-                    self.recent.add(self._seen(said, surface, id_))
-                return
+    def see(self, verdict: Verdict, surface: Surface, id_: str) -> None:
+        """Record a verdict that was charged for."""
+        allowed, decision = verdict.allowed, verdict.decision
         if allowed:
             self.allowed += 1
         else:
             self.refused += 1
-        is_degraded = said.degraded
-        if is_degraded:
-            self.degraded += 1
-            self.fallback.setdefault(said.source, [0, 0])[not allowed] += 1
-        if isinstance(said, Decision):
-            self._see_rule(OWN, True, said.parts, allowed)
-        else:
-            decision = said.decision
-            parts = () if decision is None else decision.several or (decision,)
-            first = 0
-            for applied in said.applied:
-                if applied.checks:
-                    end = first + applied.checks
-                    of_rule = parts[first:end]
-                    self._see_rule(applied.rule.name, applied.enforce, of_rule, allowed)
-                    first = end
-                else:
-                    self._see_uncounted(applied, allowed)
-        if self._wants(said):
-            self.recent.add(self._seen(said, surface, id_))
+        parts: Sequence[Decision] = ()
+        if decision is not None:
+            parts = decision.several or (decision,)
+            if decision.source != "store":
+                self.degraded += 1
+                self.fallback.setdefault(decision.source, [0, 0])[not allowed] += 1
+        if not verdict.applied and parts:
+            self._see_rule(OWN, True, parts, allowed)
+        first = 0
+        for applied in verdict.applied:
+            if applied.checks:
+                end = first + applied.checks
+                self._see_rule(applied.rule.name, applied.enforce, parts[first:end], allowed)
+                first = end
+            else:
+                self._see_uncounted(applied, allowed)
+        if self.recent.wants_passed() if allowed else self._wants_refused(verdict):
+            self.recent.add(self._seen(verdict, surface, id_))
 
     def see_undelivered(self, surface: Surface, *, allowed: bool) -> None:
         """Take note of a verdict that its gateway did not wait for. It is counted by `see` too."""
         self.undelivered.setdefault(surface, [0, 0])[not allowed] += 1
 
-    def _wants(self, said: Verdict | Decision) -> bool:
-        if said.allowed:
-            return self.recent.wants_passed()
-        if isinstance(said, Decision):
-            return self.recent.wants_refused(None, said.key)
-        binding = said.binding
-        return self.recent.wants_refused(said.rule, None if binding is None else binding.key)
-
-    def see_passed(
-        self,
-        checks: Sequence[Check],
-        readings: Sequence[Reading],
-        rules: Sequence[str],
-        version: str,
-        surface: Surface,
-        id_: str,
-    ) -> None:
-        """Take note of a request that the store let pass: one check for each rule."""
-        self.allowed += 1
-        if len(checks) == 1:
-            check = checks[0]
-            self._admit(rules[0], check.key, check.limit, readings[0][1])
-        else:
-            for rule, check, reading in zip(rules, checks, readings, strict=True):
-                self._admit(rule, check.key, check.limit, reading[1])
-        if self.recent.wants_passed():
-            limits = [check.limit for check in checks]
-            at = nearest(limits, [reading[1] for reading in readings])
-            seen = self._seen_passed(rules[at], checks[at], readings[at], version, surface, id_)
-            self.recent.add(seen)
+    def _wants_refused(self, verdict: Verdict) -> bool:
+        binding = verdict.binding
+        return self.recent.wants_refused(verdict.rule, None if binding is None else binding.key)
 
     def _admit(self, rule: str, key: str, limit: Limit | Concurrency, remaining: int) -> None:
         usage = self._usages.get(rule) or self._meet(rule)
@@ -164,20 +118,13 @@ class Watch:
                 usage.settle()
 
     def _see_rule(self, rule: str, enforce: bool, parts: Sequence[Decision], passed: bool) -> None:
-        """Take note of what one rule said: some limits on one key."""
-        nearest, percent = parts[0], -1
-        is_refused = is_degraded = False
-        for part in parts:
-            if not part.allowed:
-                is_refused = True
-            if part.source != "store":
-                is_degraded = True
-            used = percent_used(part.limit, part.remaining)
-            if used > percent:
-                nearest, percent = part, used
+        """Record the results of one rule: some limits on one key."""
+        part = parts[0] if len(parts) == 1 else parts[binding(parts)]
+        is_refused = not part.allowed  # if any refuses, the binding one does
+        is_degraded = part.source != "store"
         if not is_refused:
             if passed and not is_degraded:
-                self._admit(rule, nearest.key, nearest.limit, nearest.remaining)
+                self._admit(rule, part.key, part.limit, part.remaining)
                 return
             if not passed:
                 return  # another rule refused, and this one counted nothing
@@ -190,9 +137,9 @@ class Watch:
             usage.cell.shadow_denied += 1
         if self._keeps_keys:
             if is_refused:
-                usage.refuse(nearest.key)
+                usage.refuse(part.key)
             else:
-                usage.waiting.append((nearest.key, nearest.limit, nearest.remaining))
+                usage.waiting.append((part.key, part.limit, part.remaining))
                 usage.settle()
 
     def _see_uncounted(self, applied: Applied, passed: bool) -> None:
@@ -255,67 +202,41 @@ class Watch:
         """
         return {rule: usage.taken(self._hide) for rule, usage in usages.items()}
 
-    def _seen(self, said: Verdict | Decision, surface: Surface, id_: str) -> Seen:
-        if isinstance(said, Verdict):
-            binding, rule, version = said.binding, said.rule, said.version
-            parts = said.decision.parts if said.decision is not None else ()
-            fault = "" if said.decision is None else said.decision.fault
-        else:
-            binding, rule, version, parts, fault = said, None, "", said.parts, said.fault
+    def _seen(self, verdict: Verdict, surface: Surface, id_: str) -> Seen:
+        binding, decision = verdict.binding, verdict.decision
+        parts = decision.parts if decision is not None else ()
         return Seen(
             at=time.time(),
             id=id_,
-            allowed=said.allowed,
-            rule=rule,
+            allowed=verdict.allowed,
+            rule=verdict.rule,
             limit=None if binding is None else str(binding.limit),
             key=None if binding is None else self._hide(binding.key),
             remaining=None if binding is None else binding.remaining,
-            retry_after=said.retry_after,
+            retry_after=verdict.retry_after,
             cost=1 if binding is None else binding.cost,
-            reason=_reason(said, binding),
-            version=version,
-            source=said.source,
-            fault=fault,
+            reason=_reason(verdict, binding),
+            version=verdict.version if verdict.applied or decision is None else "",
+            source=verdict.source,
+            fault="" if decision is None else decision.fault,
             instance=self._instance,
             surface=surface,
             shadow=any(not part.enforce and not part.allowed for part in parts),
         )
 
-    def _seen_passed(
-        self, rule: str, check: Check, reading: Reading, version: str, surface: Surface, id_: str
-    ) -> Seen:
-        return Seen(
-            at=time.time(),
-            id=id_,
-            allowed=True,
-            rule=rule,
-            limit=str(check.limit),
-            key=self._hide(check.key),
-            remaining=reading[1],
-            retry_after=0.0,
-            cost=check.cost,
-            reason=f"within {_shown(check.limit)}",
-            version=version,
-            source="store",
-            fault="",
-            instance=self._instance,
-            surface=surface,
-        )
 
-
-def _reason(said: Verdict | Decision, binding: Decision | None) -> str:
-    """Say why, in a few words."""
+def _reason(said: Verdict, binding: Decision | None) -> str:
+    """Return the reason of a verdict, in a few words."""
     if said.source == "open":
         return "passes unseen: the store is away"
     if said.source == "closed":
         return "closed while the store is away"
     stand_in = ", counted here while the store is away" if said.source == "local" else ""
     if not said.allowed:
-        if isinstance(said, Verdict) and binding is None:
+        if binding is None:
             refusing = [of.refusal for of in said.applied if of.enforce and of.refusal]
             missing = refusing and all(each == "missing" for each in refusing)
             return "an attribute of its key is missing" if missing else "blocked by the rule"
-        assert binding is not None  # somebody refused
         return f"over {_shown(binding.limit)}{stand_in}"
     if binding is None:
         return "no limit applies"

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import re
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
 from contextlib import closing, suppress
+from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse
 from ipaddress import ip_address
-from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 import limen
@@ -32,15 +31,15 @@ Dial: TypeAlias = Callable[[str, int, float], socket.socket]
 
 _MAX_READ = 65_536
 _MAX_TRIED = 4
+_MAX_INTERIM = 20
 _GOODBYE_S = 1.0
-_STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9])(?: [^\r\n]*)?\r?\n")
-_HEAD_END = re.compile(rb"\r?\n\r?\n")
+"""How long a server may take to finish its response. Cut off, it would log an error of its own."""
 
 
 def resolve(name: str, port: int) -> list[str]:
     """Return all addresses of a name."""
-    found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    entries = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in entries))
 
 
 def dial(address: str, port: int, seconds: float) -> socket.socket:
@@ -60,7 +59,7 @@ class _Failed(Exception):
 
 
 class Webhook:
-    """Posts JSON to one place. Blocking; may be used from any thread.
+    """Posts JSON to one place. Blocking; may be used from any thread, one message at a time.
 
     The host is looked up once for each message, every address that it has must be permitted, and
     the connection goes to an address that was looked at: no second look-up can lead elsewhere.
@@ -85,19 +84,20 @@ class Webhook:
         self._context = context or (ssl.create_default_context() if place.is_tls else None)
         self._resolve = resolve
         self._dial = dial
-        self._looking: threading.Thread | None = None
+        self._thread: threading.Thread | None = None
+        self._line: socket.socket | None = None
+        self._late = ""
+        """The reason of a failure when the time is over."""
 
     def send(self, body: bytes, now: float) -> str | None:
         """Post a body of JSON; return None when it was taken, or one line that says why not.
 
-        `now` is in unix seconds, for the signature. Takes 5 s at most, whatever the other side
+        `now` is in unix seconds, for the signature. Takes 6 s at most, whatever the other side
         does. The line names the host, and nothing else of the address.
         """
-        ends = time.monotonic() + self._patience_s
         try:
-            with closing(self._connected(ends)) as line:
-                status = _exchange(line, self._request(body, now), ends)
-        except (_Failed, OSError) as error:
+            status = self._status(body, now)
+        except (_Failed, OSError, HTTPException) as error:
             reason = self._in_plain_words(error)
         else:
             if 200 <= status < 300:
@@ -109,82 +109,117 @@ class Webhook:
     def __repr__(self) -> str:
         return f"<Webhook at {self._place.authority}>"
 
-    def _request(self, body: bytes, now: float) -> bytes:
-        headers = [
-            f"POST {self._place.target} HTTP/1.1",
-            f"Host: {self._place.authority}",
-            f"User-Agent: limen/{limen.__version__}",
-            "Content-Type: application/json",
-            f"Content-Length: {len(body)}",
-            "Connection: close",
-        ]
+    def _status(self, body: bytes, now: float) -> int:
+        """Post in a thread, and return the status.
+
+        The thread has the time limit: a look-up has none, and that of a socket starts anew with
+        each byte.
+        """
+        if self._thread is not None and self._thread.is_alive():
+            raise TimeoutError
+        status: Future[int] = Future()
+
+        def post() -> None:
+            try:
+                self._post(body, now, status)
+            except BaseException as error:
+                with suppress(InvalidStateError):  # nobody waits any more
+                    status.set_exception(error)
+
+        self._thread = threading.Thread(target=post, name="limen-webhook", daemon=True)
+        self._thread.start()
+        try:
+            return status.result(self._patience_s)
+        except TimeoutError:
+            status.cancel()
+            self._cut()
+            raise
+        finally:
+            self._thread.join(_GOODBYE_S)
+
+    def _cut(self) -> None:
+        """End what the thread does with its connection."""
+        line = self._line
+        if line is not None:
+            with suppress(OSError):
+                # That of an `SSLSocket` would go on without TLS.
+                socket.socket.shutdown(line, socket.SHUT_RDWR)
+
+    def _post(self, body: bytes, now: float, status: Future[int]) -> None:
+        self._late = "to look up its name takes too long"
+        addresses = self._addresses()
+        self._late = f"no answer in {self._patience_s:g} s"
+        with closing(self._connected(addresses)) as line:
+            self._line = line
+            if not status.set_running_or_notify_cancel():
+                return  # too late: the caller has been told that it failed
+            connection = HTTPConnection(self._place.host, self._place.port)
+            connection.auto_open = 0  # it would look up the name again
+            connection.response_class = _Response
+            connection.sock = line
+            # A server that refuses a request may close the connection before it has read all of it.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                connection.request("POST", self._place.target, body, self._headers(body, now))
+            response = connection.getresponse()
+            status.set_result(response.status)
+            with closing(response), suppress(OSError, HTTPException):
+                line.settimeout(_GOODBYE_S)
+                response.read1(_MAX_READ)
+
+    def _headers(self, body: bytes, now: float) -> dict[str, str]:
+        headers = {
+            "Host": self._place.authority,
+            "User-Agent": f"limen/{limen.__version__}",
+            "Content-Type": "application/json",
+            "Connection": "close",
+        }
         if self._secret:
             signed = hmac.new(self._secret, b"%d.%b" % (int(now), body), hashlib.sha256)
-            headers.append(f"{SIGNATURE}: t={int(now)},v1={signed.hexdigest()}")
-        return "\r\n".join([*headers, "", ""]).encode("ascii") + body
+            headers[SIGNATURE] = f"t={int(now)},v1={signed.hexdigest()}"
+        return headers
 
-    def _connected(self, ends: float) -> socket.socket:
-        line = self._dialled(self._addresses(ends), ends)
+    def _addresses(self) -> list[str]:
+        """Return where the host is; every one of its addresses must be permitted."""
+        host = self._place.host
+        try:
+            addresses = [host] if _is_address(host) else self._resolve(host, self._place.port)
+        except (OSError, UnicodeError):
+            addresses = []
+        if not addresses:
+            raise _Failed("its name leads to no address")
+        for address in addresses:
+            if not _is_address(address) or not is_permitted(address, private=self._private):
+                kind = "an address that is never used" if self._private else "no public address"
+                raise _Failed(f"it leads to {address[:64]}, which is {kind}")
+        return addresses
+
+    def _connected(self, addresses: list[str]) -> socket.socket:
+        line = self._dialled(addresses[:_MAX_TRIED])
+        line.settimeout(self._patience_s)
         if self._context is None or not self._place.is_tls:
             return line
         try:
-            line.settimeout(_left(ends))
             # The certificate must be for the name, whatever its address is.
             return self._context.wrap_socket(line, server_hostname=self._place.host)
         except BaseException:
             line.close()
             raise
 
-    def _addresses(self, ends: float) -> list[str]:
-        """Return where the host is; every one of its addresses must be permitted."""
-        host = self._place.host
-        found = [host] if _is_address(host) else self._looked_up(ends)
-        if not found:
-            raise _Failed("its name leads to no address")
-        for address in found:
-            if not _is_address(address) or not is_permitted(address, private=self._private):
-                kind = "an address that is never used" if self._private else "no public address"
-                raise _Failed(f"it leads to {address[:64]}, which is {kind}")
-        return found
-
-    def _looked_up(self, ends: float) -> list[str]:
-        """Look up the name, in a thread: a look-up may hang, and cannot be told how long."""
-        if self._looking is not None and self._looking.is_alive():
-            raise _Failed("to look up its name takes too long")
-        answers: SimpleQueue[list[str] | None] = SimpleQueue()
-
-        def look() -> None:
-            found = None
-            with suppress(OSError, UnicodeError):
-                found = self._resolve(self._place.host, self._place.port)
-            answers.put(found)
-
-        self._looking = threading.Thread(target=look, name="limen-webhook-name", daemon=True)
-        try:
-            self._looking.start()
-            found = answers.get(timeout=_left(ends))
-        except Empty:
-            raise _Failed("to look up its name takes too long") from None
-        except RuntimeError:
-            self._looking = None
-            raise _Failed("no thread to look up its name with") from None
-        return found or []
-
-    def _dialled(self, addresses: list[str], ends: float) -> socket.socket:
-        last: OSError | None = None
-        tried = addresses[:_MAX_TRIED]
-        for index, address in enumerate(tried):
-            # A share of the time for each, so that one that hangs leaves some to the others.
-            try:
-                seconds = _left(ends) / (len(tried) - index)
+    def _dialled(self, addresses: list[str]) -> socket.socket:
+        """Connect to the first address that answers in its share of the time."""
+        seconds = self._patience_s / len(addresses)
+        for address in addresses[:-1]:
+            with suppress(OSError):
                 return self._dial(address, self._place.port, seconds)
-            except OSError as error:
-                last = error
-        raise last or _Failed("its name leads to no address")
+        return self._dial(addresses[-1], self._place.port, seconds)
 
     def _in_plain_words(self, error: Exception) -> str:
+        if isinstance(error, BadStatusLine) and not str(error).endswith("\n"):
+            return "it hung up without an answer"
+        if isinstance(error, HTTPException):
+            return "it answered, and not in HTTP"
         if isinstance(error, TimeoutError):
-            return f"no answer in {self._patience_s:g} s"
+            return self._late
         if isinstance(error, ssl.SSLCertVerificationError):
             return f"its certificate is not trusted: {error.verify_message}"
         if isinstance(error, ssl.SSLError):
@@ -194,67 +229,21 @@ class Webhook:
         return str(error)
 
 
+class _Response(HTTPResponse):
+    """Skips interim responses, such as 103; that of `http.client` skips only 100."""
+
+    def begin(self) -> None:
+        super().begin()
+        for _ in range(_MAX_INTERIM):
+            if self.status >= 200:
+                return
+            self.headers = None  # type: ignore[assignment]  # as before the first line was read
+            super().begin()
+        raise HTTPException("too many interim responses")
+
+
 def _is_address(host: str) -> bool:
     try:
         return bool(ip_address(host).version)
     except ValueError:
         return False
-
-
-def _left(ends: float) -> float:
-    left = ends - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left
-
-
-def _exchange(line: socket.socket, request: bytes, ends: float) -> int:
-    """Send a request and return the status of the answer; its body is of no interest."""
-    # Who refuses a request may do so, and hang up, before all of it is there.
-    with suppress(BrokenPipeError, ConnectionResetError):
-        rest = memoryview(request)
-        while rest:
-            line.settimeout(_left(ends))
-            rest = rest[line.send(rest) :]
-    seen = b""
-    while (status := _status(seen)) is None:
-        # Each byte that comes gets what is left of the time, not all of it anew.
-        line.settimeout(_left(ends))
-        data = line.recv(min(4_096, _MAX_READ - len(seen)))
-        if not data:
-            raise _Failed("it hung up without an answer")
-        seen += data
-        if len(seen) >= _MAX_READ:
-            raise _Failed("it answered at length, and not in HTTP")
-    _hear_out(line, _MAX_READ - len(seen), ends)
-    return status
-
-
-def _status(seen: bytes) -> int | None:
-    """Return the status in what came so far; None when there is none yet."""
-    while True:
-        found = _STATUS.match(seen)
-        if found is None:
-            if b"\n" in seen or not b"HTTP/1.".startswith(seen[:7]):
-                raise _Failed("it answered, and not in HTTP")
-            return None
-        status = int(found[1])
-        if status >= 200:
-            return status
-        # Only a word in between, such as 100 or 103: the answer is still to come.
-        end = _HEAD_END.search(seen)
-        if end is None:
-            return None
-        seen = seen[end.end() :]
-
-
-def _hear_out(line: socket.socket, most: int, ends: float) -> None:
-    """Let the other side finish, for a moment: hung up on, it would log an error of its own."""
-    ends = min(ends, time.monotonic() + _GOODBYE_S)
-    with suppress(OSError):
-        while most > 0:
-            line.settimeout(_left(ends))
-            data = line.recv(min(4_096, most))
-            if not data:
-                return
-            most -= len(data)

@@ -6,7 +6,7 @@ names those that it has taken in, and then deletes the worker's file. Who reads 
 first and `ended` last, and leaves out the files of those named there: a worker that ends meanwhile
 is counted once, whichever of the two is seen.
 
-Nothing here raises for the sake of a file: what cannot be written or read is logged once.
+Nothing here raises for the sake of a file: what cannot be written or read is logged, once a minute.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
+from limen.backends.sampled import SampledLog
 from limen.observe.figures import Figures, counters, decode, encode, is_sound
 
 _ENDED, _LOCK = "ended", "lock"
@@ -36,6 +37,7 @@ _MOST_BYTES = 4 * 2**20
 _MOST_NAMED = 256
 """More than can end while somebody reads."""
 _OVERTAKEN_S = 2.0
+_WARN_S = 60.0
 _TRIES = 10
 _logger = logging.getLogger("limen.server")
 
@@ -50,7 +52,7 @@ class Workers:
         self._own: Figures | None = None
         self._seen = _Seen({}, _Ended())
         self._lock = threading.Lock()
-        self._writing, self._reading = _Trouble(), _Trouble()
+        self._log = SampledLog(_WARN_S)
 
     def write(self, figures: Figures) -> None:
         """Let the others know these figures. Blocks for as long as a small file takes."""
@@ -62,12 +64,10 @@ class Workers:
             self._own = figures
             if self._folder is None:
                 return
-            wrong: Exception | None = None
             try:
                 _replace(self._folder / self._name, encode(figures))
             except (OSError, ValueError) as error:
-                wrong = error
-            self._writing.note("other workers do not see this one's figures: %s", wrong)
+                self._log.warn("write", f"other workers do not see this one's figures: {error}")
 
     def exchange(self, figures: Figures) -> list[Figures]:
         """Write these figures, and read those of all.
@@ -97,8 +97,6 @@ class Workers:
     def _look(self, folder: Path) -> _Seen:
         """Read all files; return what is in them, or was when they could be read."""
         files: dict[str, Figures] = {}
-        wrong: Exception | None = None
-        seen = self._seen
         try:
             for name in _names(folder):
                 try:
@@ -106,14 +104,16 @@ class Workers:
                 except FileNotFoundError:
                     continue  # it has ended meanwhile, and is in the other file
                 except (OSError, ValueError) as error:
-                    wrong = error
+                    self._warn_of_old(error)
                     if name in self._seen.files:
                         files[name] = self._seen.files[name]
-            seen = _Seen(files, _read_ended(folder))
+            return _Seen(files, _read_ended(folder))
         except (OSError, ValueError) as error:  # who has ended cannot be told
-            wrong = error
-        self._reading.note("/metrics shows old figures of other workers: %s", wrong)
-        return seen
+            self._warn_of_old(error)
+            return self._seen
+
+    def _warn_of_old(self, error: Exception) -> None:
+        self._log.warn("read", f"/metrics shows old figures of other workers: {error}")
 
 
 class Gathering:
@@ -122,11 +122,10 @@ class Gathering:
     def __init__(self, path: Path) -> None:
         self.path: Path = path
         self._ended = _Ended()
-        self._trouble = _Trouble()
+        self._log = SampledLog(_WARN_S)
 
     def take_in(self, living: Collection[int]) -> None:
         """Add up the counters of all workers but those with these process ids."""
-        wrong: Exception | None = None
         try:
             gone = [name for name in _names(self.path) if _number(name) not in living]
             left = [name for name in gone if name not in self._ended.taken]
@@ -135,9 +134,8 @@ class Gathering:
             for name in [*gone, *_half_written(self.path, living)]:
                 (self.path / name).unlink(missing_ok=True)
         except OSError as error:
-            wrong = error
-        # The files stay, and are counted as they are.
-        self._trouble.note("the figures of a worker that ended stay in its file: %s", wrong)
+            # The files stay, and are counted as they are.
+            self._log.warn("end", f"the figures of a worker that ended stay in its file: {error}")
 
     def _add(self, names: list[str]) -> None:
         figures = [self._ended.figures]
@@ -189,19 +187,6 @@ class _Seen(NamedTuple):
 
 
 _decoder = msgspec.msgpack.Decoder(_Ended)
-
-
-class _Trouble:
-    """Something that fails again and again: told when it begins."""
-
-    def __init__(self) -> None:
-        self._is_told = False
-
-    def note(self, text: str, error: Exception | None) -> None:
-        """Take note of how it went this time; None is well."""
-        if error is not None and not self._is_told:
-            _logger.warning(text, error)
-        self._is_told = error is not None
 
 
 def _make(data_dir: Path) -> tuple[Path, int]:

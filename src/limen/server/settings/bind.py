@@ -13,6 +13,7 @@ from limen.masking import masked
 _PORT = re.compile(r"[0-9]{1,5}")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _MAX_PORT = 65_535
+_ALL_ADDRESSES = ("", "0.0.0.0", "::")
 
 
 class Bind(Struct, frozen=True):
@@ -33,6 +34,22 @@ class Bind(Struct, frozen=True):
             return (getattr(found, "ipv4_mapped", None) or found).is_loopback
         except ValueError:
             return self.host.lower() == "localhost"
+
+    def url(self, *, tls: bool) -> str:
+        """Return the URL for a client on this host: `http://localhost:8080` for all addresses."""
+        host = "localhost" if self.host in _ALL_ADDRESSES else self.host
+        return f"{'https' if tls else 'http'}://{Bind(host, self.port)}"
+
+    def overlaps(self, other: Bind) -> bool:
+        """Return whether only one of two listeners can open its socket.
+
+        True for the same port on the same host, or if one of them listens on all addresses. Names
+        other than `localhost` are not resolved. Port 0 never overlaps.
+        """
+        if not self.port or self.port != other.port:
+            return False
+        hosts = {"127.0.0.1" if bind.host == "localhost" else bind.host for bind in (self, other)}
+        return len(hosts) == 1 or not hosts.isdisjoint(_ALL_ADDRESSES)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -1,82 +1,83 @@
-"""The settings as a list: what each is called in a file, in the environment and as a flag.
-
-Taken from the structs themselves, so that a setting that is there is known everywhere.
-"""
+"""The settings as a list, with their names in a file, the environment and the command line."""
 
 from __future__ import annotations
 
-import ast
-import inspect
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
-from functools import cache
-from itertools import pairwise
-from typing import Any, get_type_hints
+from typing import NamedTuple, get_origin
 
-from msgspec import Struct
-from msgspec.structs import fields as struct_fields
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-from limen.server.settings.kinds import Kind
-from limen.server.settings.model import Settings
+from limen.errors import shown
+from limen.masking import masked
+from limen.server.settings.model import Settings, SettingsGroup
+from limen.server.settings.secret import Secret, SecretAddress
 
 PREFIX = "LIMEN_"
 _FLAGS = {"store.url": "--store", "auth.checks": "--checks"}
-"""Those that are shorter than their names."""
-_MEANT = {
-    "address": "bind",
-    "host": "bind",
-    "listen": "bind",
-    "port": "bind",
-    "redis": "store.url",
-    "token": "auth.admin_token",
+"""Flags that are shorter than the names of their settings."""
+_SYNONYMS = {
+    **dict.fromkeys(("address", "host", "listen", "port"), "bind"),
+    "redis": "store_url",
+    "token": "auth_admin_token",
 }
-"""What other programs call it."""
+"""Names that other programs use."""
 
 
-class Field(Struct, frozen=True):
+class Field(NamedTuple):
     """One setting."""
 
-    name: str
-    """What it is called in a file, with its table: `store.url`."""
-    kind: Kind
-    default: Any
+    group: str
+    """The table of the setting: `store`; empty for none."""
+    key: str
+    """The name inside the table: `url`."""
+    info: FieldInfo
+    """The type, the default and the description, as pydantic has them."""
 
     @property
-    def group(self) -> str:
-        """The table it stands in: `store`; empty for none."""
-        return self.name.rpartition(".")[0]
+    def name(self) -> str:
+        """The name in a file, with the table: `store.url`."""
+        return f"{self.group}.{self.key}" if self.group else self.key
 
     @property
     def variable(self) -> str:
-        """What it is called in the environment: `LIMEN_STORE__URL`."""
+        """The environment variable: `LIMEN_STORE__URL`."""
         return PREFIX + self.name.replace(".", "__").upper()
 
     @property
     def file_variable(self) -> str | None:
         """The variable that names a file with the value: `LIMEN_STORE__URL_FILE`; None for most."""
-        return f"{self.variable}_FILE" if self.kind.takes_file else None
+        return f"{self.variable}_FILE" if self.is_secret else None
 
     @property
     def flag(self) -> str:
-        """What it is called on the command line, if it is there: `--store`, `--log-level`."""
+        """The flag on the command line, if there is one: `--store`, `--log-level`."""
         dashed = self.name.replace(".", "-").replace("_", "-")
         return _FLAGS.get(self.name, f"--{dashed}")
 
     @property
+    def is_secret(self) -> bool:
+        """Whether the value is a secret, or may contain one."""
+        return self.info.annotation in (Secret, SecretAddress)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the value is a list, which a variable has with commas."""
+        return get_origin(self.info.annotation) is tuple
+
+    @property
     def sentence(self) -> str:
-        """What it means, on one line."""
-        return _sentences()[self.name]
+        """The description, on one line."""
+        return " ".join((self.info.description or "").split())
 
 
-def _fields_of(model: type[Struct], prefix: str = "") -> Iterator[Field]:
-    hints = get_type_hints(model, include_extras=True)
-    for field in struct_fields(model):
-        name = f"{prefix}{field.name}"
-        hint = hints[field.name]
-        if isinstance(hint, type) and issubclass(hint, Struct):
-            yield from _fields_of(hint, f"{name}.")
+def _fields_of(model: type[BaseModel], group: str = "") -> Iterator[Field]:
+    for key, info in model.model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, SettingsGroup):
+            yield from _fields_of(info.annotation, key)
         else:
-            yield Field(name, hint.__metadata__[0], field.default)
+            yield Field(group, key, info)
 
 
 FIELDS: tuple[Field, ...] = tuple(_fields_of(Settings))
@@ -84,34 +85,15 @@ BY_NAME: dict[str, Field] = {field.name: field for field in FIELDS}
 GROUPS: tuple[str, ...] = tuple(dict.fromkeys(field.group for field in FIELDS if field.group))
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the name that was probably meant, or nothing. Case and separators do not matter."""
-    names = {_plain(name): name for name in known}
-    meant = names.get(_plain(_MEANT.get(_plain(word), "")))
-    if meant is not None:
-        return meant
-    close = get_close_matches(_plain(word), names, 1)
-    return names[close[0]] if close else ""
+def unknown(name: str, place: str, known: Iterable[str]) -> str:
+    """Return the error for a name that is not a setting, with a similar name if there is one."""
+    names = {_plain(each): each for each in known}
+    plain = _SYNONYMS.get(_plain(name), _plain(name))
+    similar = get_close_matches(plain, names, 1)
+    hint = f"did you mean '{names[similar[0]]}'?" if similar else "see `limen config example`"
+    return f"unknown setting {masked(shown(name))} in {place}; {hint}"
 
 
 def _plain(name: str) -> str:
-    words = name.lower().removeprefix(PREFIX.lower())
-    return words.replace("__", "_").replace(".", "_").replace("-", "_").strip("\"'")
-
-
-@cache
-def _sentences() -> dict[str, str]:
-    """Return the docstrings under the fields, which Python itself does not keep."""
-    found = dict(_docstrings(Settings))
-    for group in GROUPS:
-        model = type(getattr(Settings(), group))
-        found |= {f"{group}.{name}": text for name, text in _docstrings(model)}
-    return found
-
-
-def _docstrings(model: type[Struct]) -> Iterator[tuple[str, str]]:
-    (body,) = (node for node in ast.parse(inspect.getsource(model)).body)
-    assert isinstance(body, ast.ClassDef)
-    for field, text in pairwise(body.body):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            yield ast.unparse(field.target), " ".join(ast.literal_eval(text.value).split())
+    """Return a name without the differences between a file and the environment."""
+    return name.lower().removeprefix(PREFIX.lower()).replace("__", "_").replace(".", "_")

@@ -1,29 +1,30 @@
-"""From all that was said to one `Settings`, or to all that is wrong with it."""
+"""Settings from all sources, or all errors in them."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from msgspec import Struct
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
-from limen.connect import is_shared
-from limen.errors import ConfigurationError, shown
+from limen.errors import ConfigurationError, did_you_mean, shown
 from limen.masking import masked
-from limen.rules.stores import address as rules_address
 from limen.server.insight.destination import valid_webhook
-from limen.server.settings.fields import FIELDS, GROUPS, PREFIX
+from limen.server.settings.fields import BY_NAME, FIELDS, GROUPS, PREFIX, unknown
 from limen.server.settings.model import Settings
-from limen.server.settings.paths import can_be_read
-from limen.server.settings.sources import of_environment, of_file, of_flags
+from limen.server.settings.sources import Source, nested, read_environment, read_file, read_flags
 
+_QUOTED = re.compile(r"'([^']*)'")
 DEFAULT = "default"
 
 
-class Loaded(Struct, frozen=True):
-    """Settings, and who said so."""
+class Loaded(NamedTuple):
+    """Settings, and the source of each."""
 
     settings: Settings
     sources: dict[str, str]
@@ -40,12 +41,14 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> S
 
 
 def read(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Loaded:
-    """Do as `load` does, and tell where each value came from."""
-    gathered = _gather(flags, environ)
-    _raise_if_any(gathered.problems + gathered.flag_problems)
-    settings = _put_together(gathered.values)
-    _raise_if_any(_contradictions(settings, gathered.sources))
-    return Loaded(settings, gathered.sources)
+    """Return the settings with the source of each; raise as `load` does."""
+    loaded, problems = _gather(flags, environ)
+    _raise_if_any(problems)
+    _raise_if_any(
+        f"{_said(name, loaded.sources)}: {message}"
+        for name, message in _contradictions(loaded.settings)
+    )
+    return loaded
 
 
 def load_valid(
@@ -56,39 +59,63 @@ def load_valid(
     For the kill switch, which must work while limen.toml or the environment has an error. Raises
     `ConfigurationError` for a flag.
     """
-    gathered = _gather(flags, environ)
-    _raise_if_any(gathered.flag_problems)
-    return _put_together(gathered.values), [masked(problem) for problem in gathered.problems]
+    loaded, problems = _gather(flags, environ)
+    _raise_if_any(problem for problem in problems if problem.startswith("--"))
+    return loaded.settings, [masked(problem) for problem in problems]
 
 
-class _Gathered(Struct):
-    """The values of all sources; the strongest source wins."""
-
-    values: dict[str, Any]
-    sources: dict[str, str]
+def _gather(flags: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Loaded, list[str]]:
+    """Return the valid values of all sources, the strongest source first, and all errors."""
     problems: list[str] = []
-    """Errors in the file and the environment, a line each."""
-    flag_problems: list[str] = []
-
-
-def _gather(flags: Mapping[str, Any], environ: Mapping[str, str]) -> _Gathered:
-    values = {field.name: field.default for field in FIELDS}
-    found = _Gathered(values, dict.fromkeys(values, DEFAULT))
-    others = {name: value for name, value in flags.items() if name != "config"}
-    weak, strong = found.problems, found.flag_problems
-    # A value that is wrong is told also where a stronger source would hide it.
-    for problems, source in (
-        (weak, of_file(flags.get("config"), environ, weak, strong)),
-        (weak, list(of_environment(environ, weak))),
-        (strong, list(of_flags(others, strong))),
+    values: dict[str, Any] = {}
+    labels = dict.fromkeys(BY_NAME, DEFAULT)
+    for source in (
+        read_file(flags.get("config"), environ, problems),
+        read_environment(environ, problems),
+        read_flags(flags),
     ):
-        for given in source:
-            try:
-                values[given.field.name] = given.field.kind.valid(given.value)
-            except ConfigurationError as error:
-                problems.append(f"{given.where}: {error}")
-            found.sources[given.field.name] = given.source
-    return found
+        # Also reports errors in values that a stronger source replaces.
+        invalid = _validate(source, problems)
+        for field in FIELDS:
+            table = source.values.get(field.group, {}) if field.group else source.values
+            if invalid.isdisjoint((field.name, field.group)) and field.key in table:
+                values[field.name] = table[field.key]
+                labels[field.name] = source.labels[field.name]
+    return Loaded(Settings.model_validate(nested(values)), labels), problems
+
+
+def _validate(source: Source, problems: list[str]) -> set[str]:
+    """Add a line for each invalid value of a source; return the names of the settings."""
+    try:
+        Settings.model_validate(source.values, strict=source.has_types)
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+        problems += [_problem(details, source) for details in errors]
+        return {_name(details) for details in errors}
+    return set()
+
+
+def _name(error: ErrorDetails) -> str:
+    """Return the setting, or the table, of an error of pydantic."""
+    words = [str(key) if str(key).isidentifier() else f'"{key}"' for key in error["loc"]]
+    return ".".join(words[:2] if words[0] in GROUPS else words[:1])
+
+
+def _problem(error: ErrorDetails, source: Source) -> str:
+    """Return an error of pydantic as one line with the source and the setting."""
+    name, value = _name(error), error["input"]
+    if error["type"] == "extra_forbidden":
+        return unknown(name, source.place, (*BY_NAME, *GROUPS))
+    if name in GROUPS:
+        return f"{source.place}: {name}: expected a table, got a value"
+    expectation = error["msg"].partition(", unable to")[0]
+    expectation = expectation.replace("Input should", "must").replace("tuple", "list")
+    message = f"{_said(name, source.labels)}: {expectation}"
+    is_shown = isinstance(value, str | int | float) and not BY_NAME[name].is_secret
+    if error["type"] == "configuration" or not is_shown:
+        return message
+    expected = _QUOTED.findall(error.get("ctx", {}).get("expected", ""))
+    return f"{message}, got {shown(value)}{did_you_mean(value, expected)}"
 
 
 def _raise_if_any(problems: Iterable[str]) -> None:
@@ -97,61 +124,39 @@ def _raise_if_any(problems: Iterable[str]) -> None:
         raise ConfigurationError("\n".join(lines))
 
 
-def _put_together(values: Mapping[str, Any]) -> Settings:
-    defaults = Settings()
-    made: dict[str, Any] = {name: value for name, value in values.items() if "." not in name}
-    for group in GROUPS:
-        inside = {
-            name.removeprefix(f"{group}."): value
-            for name, value in values.items()
-            if name.startswith(f"{group}.")
-        }
-        made[group] = type(getattr(defaults, group))(**inside)
-    return Settings(**made)
-
-
-def _contradictions(settings: Settings, sources: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is wrong with settings that are each valid by themselves."""
-    if settings.workers > 1 and not is_shared(settings.store.url.reveal()):
+def _contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield a setting and a message for each error in settings that are valid by themselves."""
+    if settings.workers > 1 and not settings.shared_store:
         yield (
-            f"{_said('workers', sources)}: {settings.workers} workers need a store that they "
-            "share, got 'memory://'; use --store redis://host:6379, or one worker"
+            "workers",
+            f"{settings.workers} workers need a store that they share, got 'memory://'; "
+            "use --store redis://host:6379, or one worker",
         )
-    if "://" not in settings.rules.reveal():
-        # The database is there also when the rules are in a file.
-        try:
-            rules_address.parse(f"sqlite:///{settings.data_dir / 'rules.db'}")
-        except ConfigurationError as error:
-            yield f"{_said('data_dir', sources)}: no place for a database: {error}"
-    if settings.grpc.bind == settings.bind and settings.bind.port:
-        yield (
-            f"{_said('grpc.bind', sources)}: {settings.bind} is where HTTP listens; choose another "
-            "port, or '' for no gRPC"
-        )
+    listeners = {
+        "bind": settings.bind,
+        "grpc.bind": settings.grpc.bind,
+        "admin.bind": settings.admin.bind,
+    }
+    for (other, taken), (name, bind) in combinations(listeners.items(), 2):
+        if taken and bind and bind.overlaps(taken):
+            yield name, f"{bind} is already used by {other} = '{taken}'; choose another port"
     tls = {"tls.certificate": settings.tls.certificate, "tls.key": settings.tls.key}
     for name, path in tls.items():
-        if path and not can_be_read(path):
-            yield (f"{_said(name, sources)}: expected a file that can be read, got {shown(path)}")
-    missing = [name for name, path in tls.items() if not path]
-    if len(missing) == 1:
-        [given] = set(tls) - set(missing)
-        yield f"{_said(given, sources)}: needs {missing[0]} too; give both or none"
-    alerts = settings.alerts
-    if alerts.webhook and not alerts.webhook_private:
+        if path and not os.access(path, os.R_OK):
+            yield name, "expected a file that can be read"
+        elif path and not all(tls.values()):
+            yield name, "TLS needs both tls.certificate and tls.key"
+    if settings.alerts.webhook and not settings.alerts.webhook_private:
         try:
-            valid_webhook(alerts.webhook.reveal(), private=False)
+            valid_webhook(settings.alerts.webhook.get_secret_value(), private=False)
         except ConfigurationError as error:
-            yield f"{_said('alerts.webhook', sources)}: {error} (alerts.webhook_private = true)"
+            yield "alerts.webhook", f"{error} (alerts.webhook_private = true)"
     log = settings.insight.log
     if log not in ("", "-") and not Path(log).parent.is_dir():
-        yield (
-            f"{_said('insight.log', sources)}: expected a file in a folder that is there, got "
-            f"{shown(log)}"
-        )
+        yield "insight.log", "expected a file in an existing folder"
 
 
 def _said(name: str, sources: Mapping[str, str]) -> str:
-    """Return how a message about a setting begins: by who said it."""
+    """Return the beginning of a message about a setting: its source, and its name in a file."""
     source = sources[name]
-    # A variable and a flag tell the setting by themselves; a file does not.
     return source if source.startswith((PREFIX, "--")) else f"{source}: {name}"

@@ -7,46 +7,52 @@ docs/settings.md.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import Struct
+from pydantic import BaseModel, ConfigDict, Field
 
 from limen.connect import is_shared
-from limen.http import AddressSettings, ClientAddresses, HeaderStyle, ProxyHeader
+from limen.http import AddressSettings, ClientAddresses, ProxyHeader
 from limen.model import OnError
-from limen.server.settings import kinds
+from limen.server.settings import values
 from limen.server.settings.bind import Bind
-from limen.server.settings.forwarded import Forwarded
 from limen.server.settings.secret import Secret, SecretAddress
 
 Checks = Literal["auto", "open", "token"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
 Keys = Literal["plain", "hashed"]
-PathStep = Literal["parameters", "backslashes"]
 
 
-class StoreSettings(Struct, frozen=True, kw_only=True):
+class SettingsGroup(BaseModel):
+    """Immutable settings. The docstring of a field is its description."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True
+    )
+
+
+class StoreSettings(SettingsGroup):
     """Where counters are kept."""
 
-    url: Annotated[SecretAddress, kinds.STORE_URL] = SecretAddress("memory://")
+    url: values.StoreUrl = SecretAddress("memory://")
     """The store that counts: `redis://localhost:6379`. `memory://` is this process alone."""
-    deadline: Annotated[float, kinds.seconds()] = 0.05
+    deadline: values.Seconds = 0.05
     """How many seconds a decision waits for the store: `0.05`."""
-    on_error: Annotated[OnError, kinds.choice(get_args(OnError))] = "local"
+    on_error: OnError = "local"
     """Who decides when the store does not answer, unless a rule says otherwise: `local` counts in
     this process, `open` admits, `closed` refuses."""
-    min_instances: Annotated[int, kinds.whole(1, 100_000)] = 1
+    min_instances: Annotated[int, Field(ge=1, le=100_000)] = 1
     """The least number of processes among which limits are divided when the store does not answer,
     over all hosts: `8`. More are assumed when more are known."""
 
 
-class TlsSettings(Struct, frozen=True, kw_only=True):
+class TlsSettings(SettingsGroup):
     """HTTPS instead of HTTP. Both files or none."""
 
-    certificate: Annotated[str, kinds.FILE] = ""
+    certificate: values.FilePath = ""
     """The file with the certificate and its chain, in PEM: `/etc/limen/tls.crt`. Empty: no TLS."""
-    key: Annotated[str, kinds.FILE] = ""
+    key: values.FilePath = ""
     """The file with the private key of the certificate, in PEM: `/etc/limen/tls.key`."""
 
     @property
@@ -55,169 +61,170 @@ class TlsSettings(Struct, frozen=True, kw_only=True):
         return bool(self.certificate)
 
 
-class AuthSettings(Struct, frozen=True, kw_only=True):
+class AuthSettings(SettingsGroup):
     """Who may ask, and who may change."""
 
-    checks: Annotated[Checks, kinds.choice(get_args(Checks))] = "auto"
+    checks: Checks = "auto"
     """Whether `/v1` needs a token: `open` for no, `token` for yes, `auto` for yes unless `bind` and
     `grpc.bind` are loopback addresses."""
-    metrics: Annotated[Checks, kinds.choice(get_args(Checks))] = "auto"
+    metrics: Checks = "auto"
     """Whether `/metrics` needs a token, of any role but `check`: `open` for no, `token` for yes,
-    `auto` for yes unless `bind` and `grpc.bind` are loopback addresses."""
-    admin_token: Annotated[Secret, kinds.TOKEN] = Secret()
+    `auto` for yes unless `admin.bind` is a loopback address."""
+    admin_token: values.Token = Secret("")
     """A token that may do everything, of at least 16 characters: what `openssl rand -hex 24`
     prints."""
-    check_token: Annotated[Secret, kinds.TOKEN] = Secret()
+    check_token: values.Token = Secret("")
     """A token that may ask for decisions and nothing else, of at least 16 characters: what
     `openssl rand -hex 24` prints."""
-    secret: Annotated[Secret, kinds.SIGNING_SECRET] = Secret()
+    secret: values.SigningSecret = Secret("")
     """What signs receipts, of at least 32 characters and the same on every host: what `openssl rand
     -hex 32` prints. Empty: made once, and kept in `data_dir`."""
 
 
-class HttpSettings(Struct, frozen=True, kw_only=True):
+class HttpSettings(SettingsGroup):
     """What clients are told, and how much of them is borne."""
 
-    headers: Annotated[tuple[HeaderStyle, ...], kinds.STYLES] = ("draft-11",)
+    headers: values.HeaderStyles = ("draft-11",)
     """The styles of headers that tell a client where it stands, `["draft-11", "x-ratelimit"]`:
     `draft-11`, `draft-07`, `draft-03`, `x-ratelimit`, `x-ratelimit-delta`. Empty: `Retry-After`
     alone. In a variable, with commas."""
-    max_body: Annotated[int, kinds.whole(1_024, 2**30)] = 1_048_576
+    max_body: Annotated[int, Field(ge=1_024, le=2**30)] = 1_048_576
     """The most bytes in the body of a request: `1048576`."""
-    max_batch: Annotated[int, kinds.whole(1, 100_000)] = 1_000
+    max_batch: Annotated[int, Field(ge=1, le=100_000)] = 1_000
     """The most decisions that one request may ask for: `1000`."""
-    max_header: Annotated[int, kinds.whole(1_024, 2**20)] = 16_384
-    """The most bytes in the first line and the headers of a request: `16384`."""
-    read_timeout: Annotated[float, kinds.seconds()] = 10.0
-    """How many seconds a request may take from its first byte to its last: `10.0`. Who is slower is
-    cut off."""
-    keep_alive: Annotated[float, kinds.seconds(may_be_zero=True)] = 75.0
-    """How many seconds a connection may be idle: `75.0`. Longer than the proxy in front keeps it.
-    """
-    drain_timeout: Annotated[float, kinds.seconds(may_be_zero=True)] = 30.0
-    """How many seconds requests have to end in when the service stops: `30.0`."""
+    max_header: Annotated[int, Field(ge=1_024, le=2**20)] = 16_384
+    """The most bytes in the first line and the headers of a request to the data plane: `16384`."""
+    read_timeout: values.Seconds = 10.0
+    """How many seconds a request to the data plane may take from its first byte to its last:
+    `10.0`. A slower client gets 408."""
+    keep_alive: values.SecondsOrZero = 75.0
+    """How many seconds a connection to the data plane may be idle: `75.0`. Longer than the proxy in
+    front keeps it."""
+    drain_timeout: values.SecondsOrZero = 30.0
+    """How many seconds requests to the data plane have to end in when the service stops: `30.0`."""
 
 
-class GatewaySettings(Struct, frozen=True, kw_only=True):
+class GatewaySettings(SettingsGroup):
     """What gateways forward, and how much of it is believed."""
 
-    deadline: Annotated[float, kinds.seconds()] = 0.015
+    deadline: values.Seconds = 0.015
     """How many seconds a gateway's question waits for the store, unless `store.deadline` is
     shorter: `0.015`. Envoy itself waits 20 ms."""
-    attributes: Annotated[tuple[Forwarded, ...], kinds.FORWARDED] = ()
+    attributes: values.Attributes = ()
     """Which headers become which attributes, for `/v1/auth`: `["user=X-User-Id"]`;
     `"plan=X-Jwt-Payload:plan"` takes one claim. The gateway must write or remove each of them. In a
     variable, with commas."""
-    list_headers: Annotated[tuple[str, ...], kinds.HEADER_NAMES] = (
-        "Accept-Language",
-        "Referer",
-        "User-Agent",
-    )
+    list_headers: values.HeaderNames = ("Accept-Language", "Referer", "User-Agent")
     """Headers in `gateway.attributes` whose values may contain commas: `["User-Agent"]`. Any other
     header in `gateway.attributes` that is repeated or contains a comma is refused. In a variable,
     with commas."""
-    normalize_path: Annotated[tuple[PathStep, ...], kinds.choices(get_args(PathStep))] = (
-        "parameters",
-        "backslashes",
-    )
+    normalize_path: values.PathSteps = ("parameters", "backslashes")
     """Steps that `/v1/auth` takes with each path, besides decoding it and resolving dot segments:
     `parameters` removes `;...` from each segment, `backslashes` makes a slash of each backslash:
     `["parameters", "backslashes"]`. Empty: neither. In a variable, with commas."""
-    trusted_proxies: Annotated[tuple[str, ...], kinds.NETWORKS] = ("127.0.0.0/8", "::1")
+    trusted_proxies: values.Networks = ("127.0.0.0/8", "::1")
     """Who may forward requests to `/v1/auth`: the networks of the gateways, and of the proxies in
     front of them: `["10.0.0.5"]`. The dashboard counts failed sign-ins by the client address that
     they report. In a variable, with commas."""
-    address_header: Annotated[ProxyHeader, kinds.choice(get_args(ProxyHeader))] = "x-forwarded-for"
+    address_header: ProxyHeader = "x-forwarded-for"
     """The header in which the gateway says who the client is: `x-forwarded-for`, `forwarded`,
     `x-real-ip`, `cf-connecting-ip` or `true-client-ip`."""
-    ipv6_prefix: Annotated[int, kinds.IPV6_PREFIX] = 64
+    ipv6_prefix: values.IPv6Prefix = 64
     """How many bits of an IPv6 address are one client: 48, 56, `64` or 128."""
 
     def client_addresses(self) -> ClientAddresses:
         """Return the resolver of client addresses behind the trusted proxies."""
-        return ClientAddresses(
-            AddressSettings(
-                trusted_proxies=self.trusted_proxies,
-                header=self.address_header,
-                ipv6_prefix=self.ipv6_prefix,
-            )
+        settings = AddressSettings(
+            trusted_proxies=self.trusted_proxies,
+            header=self.address_header,
+            ipv6_prefix=self.ipv6_prefix,
         )
+        return ClientAddresses(settings)
 
 
-class GrpcSettings(Struct, frozen=True, kw_only=True):
+class GrpcSettings(SettingsGroup):
     """The rate limit service that Envoy asks."""
 
-    bind: Annotated[Bind | None, kinds.OPTIONAL_BIND] = Bind("127.0.0.1", 8081)
+    bind: values.OptionalBind = Bind("127.0.0.1", 8081)
     """Where to listen for gRPC: `127.0.0.1:8081`, or `:8081` for all addresses. Empty: no gRPC."""
-    max_connection_age: Annotated[float, kinds.seconds()] = 1_800.0
+    max_connection_age: values.Seconds = 1_800.0
     """After how many seconds a client is asked to connect anew, so that load spreads: `1800.0`."""
 
 
-class InsightSettings(Struct, frozen=True, kw_only=True):
+class AdminSettings(SettingsGroup):
+    """The control plane: admin API, dashboard and metrics."""
+
+    bind: values.OptionalBind = Bind("127.0.0.1", 8082)
+    """The address of the control plane, which serves the admin API, the dashboard and `/metrics`:
+    `127.0.0.1:8082`, or `:8082` for all addresses. Empty: no control plane."""
+
+
+class InsightSettings(SettingsGroup):
     """What is kept of decisions, to show who is refused, and why."""
 
-    enabled: Annotated[bool, kinds.switch()] = True
+    enabled: bool = True
     """Whether keys are kept for a while: who comes most often, who was refused. `false` counts and
     keeps no key."""
-    keys: Annotated[Keys, kinds.choice(get_args(Keys))] = "plain"
+    keys: Keys = "plain"
     """How keys are shown to viewers: `plain`, or `hashed`, which tells two apart and names none."""
-    sample: Annotated[float, kinds.SHARE] = 0.01
+    sample: values.UpToOne = 0.01
     """Which share of the requests that pass is kept among recent decisions, and logged: `0.01`. Of
     those that are refused all are, up to 100 a second."""
-    log: Annotated[str, kinds.DECISION_LOG] = ""
+    log: values.FilePath = ""
     """The file to which recent decisions are appended as lines of JSON:
     `/var/log/limen/decisions.jsonl`, or `-` for standard output. Empty: they are not logged."""
-    log_keys: Annotated[Keys, kinds.choice(get_args(Keys))] = "hashed"
+    log_keys: Keys = "hashed"
     """How keys are written in that file: `hashed`, or `plain` where `insight.keys` is so too."""
 
 
-class AlertSettings(Struct, frozen=True, kw_only=True):
+class AlertSettings(SettingsGroup):
     """When somebody should look. Judged each second by the last 5 to 10; 0 turns one off."""
 
-    refusal_share: Annotated[float, kinds.SHARE] = 0.5
+    refusal_share: values.UpToOne = 0.5
     """Above which share of its requests that a rule refuses there is an alert: `0.5`."""
-    key_share: Annotated[float, kinds.SHARE] = 0.5
+    key_share: values.UpToOne = 0.5
     """Above which share of a rule's requests that come from one key there is an alert: `0.5`."""
-    fallback_share: Annotated[float, kinds.SHARE] = 0.05
+    fallback_share: values.UpToOne = 0.05
     """Above which share of requests that are decided without the store there is an alert: `0.05`.
     """
-    store_latency: Annotated[float, kinds.LATENCY] = 0.02
+    store_latency: values.UpToOne = 0.02
     """Above how many seconds for the slowest hundredth of the store's answers there is an alert:
     `0.02`."""
-    least: Annotated[int, kinds.whole(1, 10**9)] = 100
+    least: Annotated[int, Field(ge=1, le=10**9)] = 100
     """How many requests there must be in these seconds for a share to mean anything: `100`."""
-    webhook: Annotated[Secret, kinds.WEBHOOK] = Secret()
+    webhook: values.WebhookUrl = Secret("")
     """The address that is told of alerts by POST: `https://chat.example.com/hooks/limen`. Empty:
     the log and the admin API alone."""
-    webhook_secret: Annotated[Secret, kinds.TOKEN] = Secret()
+    webhook_secret: values.Token = Secret("")
     """What signs these messages, of at least 16 characters: what `openssl rand -hex 24` prints."""
-    webhook_private: Annotated[bool, kinds.switch()] = False
+    webhook_private: bool = False
     """Whether that address may be of a private network, or of this host: `false`."""
 
 
-class LogSettings(Struct, frozen=True, kw_only=True):
+class LogSettings(SettingsGroup):
     """What is written down."""
 
-    level: Annotated[LogLevel, kinds.choice(get_args(LogLevel))] = "info"
+    level: LogLevel = "info"
     """The least that is logged: `debug`, `info`, `warning` or `error`."""
-    format: Annotated[LogFormat, kinds.choice(get_args(LogFormat))] = "auto"
+    format: LogFormat = "auto"
     """How a line of the log looks: `text`, `json`, or `auto` for text on a terminal and JSON
     elsewhere."""
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class Settings(SettingsGroup):
     """The settings of the service. Made by `load`, which validates them."""
 
-    bind: Annotated[Bind, kinds.BIND] = Bind("127.0.0.1", 8080)
-    """Where to listen: `127.0.0.1:8080`, `[::1]:8080`, or `:8080` for all addresses."""
-    workers: Annotated[int, kinds.whole(1, 64)] = 1
+    bind: values.RequiredBind = Bind("127.0.0.1", 8080)
+    """The address of the data plane, which serves decisions: `127.0.0.1:8080`, `[::1]:8080`, or
+    `:8080` for all addresses."""
+    workers: Annotated[int, Field(ge=1, le=64)] = 1
     """How many processes serve: `4`. More than one needs a store on Redis."""
-    data_dir: Annotated[Path, kinds.FOLDER] = Path(".limen")
+    data_dir: values.FolderPath = Path(".limen")
     """The folder for what this host keeps: `/var/lib/limen`."""
-    rules: Annotated[SecretAddress, kinds.RULES] = SecretAddress()
+    rules: values.RulesAddress = SecretAddress("")
     """Where rules live: `sqlite:///rules.db`, `postgresql://user:password@host/database`, or a YAML
     or JSON file. Empty: SQLite in `data_dir`."""
-    namespace: Annotated[str, kinds.NAMESPACE] = "limen"
+    namespace: values.Namespace = "limen"
     """What every key in the store begins with: `shop-staging`."""
     store: StoreSettings = StoreSettings()
     tls: TlsSettings = TlsSettings()
@@ -225,14 +232,25 @@ class Settings(Struct, frozen=True, kw_only=True):
     http: HttpSettings = HttpSettings()
     gateway: GatewaySettings = GatewaySettings()
     grpc: GrpcSettings = GrpcSettings()
+    admin: AdminSettings = AdminSettings()
     log: LogSettings = LogSettings()
     insight: InsightSettings = InsightSettings()
     alerts: AlertSettings = AlertSettings()
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this host can connect."""
+        """Whether only this host can ask for decisions, over HTTP and gRPC."""
         return self.bind.is_loopback and (self.grpc.bind is None or self.grpc.bind.is_loopback)
+
+    @property
+    def admin_is_loopback(self) -> bool:
+        """Whether only this host can reach the control plane. True when it is off."""
+        return self.admin.bind is None or self.admin.bind.is_loopback
+
+    @property
+    def data_plane_url(self) -> str:
+        """The URL of the data plane for a client on this host. Behind a proxy it differs."""
+        return self.bind.url(tls=self.tls.is_on)
 
     @property
     def gateway_deadline(self) -> float:
@@ -250,7 +268,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     def metrics_are_open(self) -> bool:
         """Whether `/metrics` needs no token."""
         if self.auth.metrics == "auto":
-            return self.is_loopback
+            return self.admin_is_loopback
         return self.auth.metrics == "open"
 
     @property
@@ -261,12 +279,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def database(self) -> SecretAddress:
         """The database of tokens and of the audit; and of the rules, unless they are in a file."""
-        if "://" in self.rules.reveal():
+        if "://" in self.rules.get_secret_value():
             return self.rules
         return SecretAddress(f"sqlite:///{self.data_dir / 'rules.db'}")
 
     @property
     def shared_store(self) -> str | None:
         """The address of the store, with its password; None for `memory://`."""
-        url = self.store.url.reveal()
+        url = self.store.url.get_secret_value()
         return url if is_shared(url) else None

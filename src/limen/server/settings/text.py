@@ -1,96 +1,73 @@
-"""Settings as people read them: what holds and who said so, and an example with everything in it.
+"""Settings as TOML and JSON for people: the values with their sources, and an example file.
 
-TOML that can be read again, but for secrets, which are hidden.
+The TOML can be read again, except for secrets, which are hidden.
 """
 
 from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from functools import reduce
+from itertools import groupby
 from typing import Any
 
-from limen.server.settings.fields import FIELDS, Field
+from limen.server.settings.fields import BY_NAME, FIELDS, Field
 from limen.server.settings.loading import Loaded
+from limen.server.settings.model import Settings
 
-_WIDTH = 96
+_WIDTH = 94
 
 
 def as_data(loaded: Loaded) -> dict[str, dict[str, Any]]:
-    """Return each setting by its name with what people may see of its `value`, and its `source`."""
-    return {
-        field.name: {"value": _shown(field, loaded), "source": loaded.sources[field.name]}
-        for field in FIELDS
-    }
+    """Return the `value`, without secrets, and the `source` of each setting by its name."""
+    values = {field.name: _shown(field, loaded.settings) for field in FIELDS}
+    values["rules"] = str(loaded.settings.rules_place)
+    return {name: {"value": values[name], "source": loaded.sources[name]} for name in values}
 
 
 def as_toml(loaded: Loaded) -> str:
-    """Return the settings as TOML; a comment behind each value says where it came from."""
-    data = as_data(loaded)
-
-    def line(field: Field) -> Iterator[str]:
-        said = data[field.name]
-        yield f"{_assigned(field, said['value'])}  # {_printable(said['source'])}"
-
-    return _document(line)
+    """Return the settings as TOML; a comment behind each value names its source."""
+    lines = {
+        name: f"{_assigned(BY_NAME[name], entry['value'])}  # {entry['source']}\n"
+        for name, entry in as_data(loaded).items()
+    }
+    return _document(lines)
 
 
 def example() -> str:
-    """Return a `limen.toml` with every setting, its default, and what it means."""
-
-    def lines(field: Field) -> Iterator[str]:
-        yield from textwrap.wrap(
-            f"{field.sentence} ({field.variable})",
-            _WIDTH,
-            initial_indent="# ",
-            subsequent_indent="# ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        yield _assigned(field, field.kind.shown(field.default))
-        yield ""
-
+    """Return a `limen.toml` with every setting, its default and its meaning."""
+    settings = Settings()
     head = "# Every setting of `limen serve`, with its default."
-    return f"{head} The environment and flags are stronger.\n\n{_document(lines)}"
-
-
-def _document(lines_of: Callable[[Field], Iterator[str]]) -> str:
-    """Return the lines of all settings, under the headings of their tables."""
-    lines: list[str] = []
-    group = ""
+    lines = {}
     for field in FIELDS:
-        if field.group != group:
-            group = field.group
-            if lines and lines[-1]:
-                lines.append("")
-            lines.append(f"[{group}]")
-        lines += lines_of(field)
-    return "\n".join(lines).rstrip("\n") + "\n"
+        text = f"{field.sentence} ({field.variable})"
+        comment = textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+        assignment = _assigned(field, _shown(field, settings))
+        lines[field.name] = "\n".join([*(f"# {line}" for line in comment), assignment, "\n"])
+    return f"{head} The environment and flags are stronger.\n\n{_document(lines).rstrip()}\n"
 
 
-def _shown(field: Field, loaded: Loaded) -> Any:
-    if field.name == "rules":
-        return str(loaded.settings.rules_place)
-    value = reduce(getattr, field.name.split("."), loaded.settings)
-    return field.kind.shown(value)
+def _document(parts: Mapping[str, str]) -> str:
+    """Return the parts of all settings under the headings of their tables."""
+    text = ""
+    for group, fields in groupby(FIELDS, lambda field: field.group):
+        heading = f"\n[{group}]\n" if group else ""
+        text += heading + "".join(parts[field.name] for field in fields)
+    return text
 
 
-def _assigned(field: Field, value: str | float | list[str]) -> str:
-    return f"{field.name.rpartition('.')[2]} = {_toml(value)}"
+def _shown(field: Field, settings: Settings) -> str | float | list[str]:
+    """Return a value as a text, a number or a list, without a secret; None is empty."""
+    value = reduce(getattr, field.name.split("."), settings)
+    if isinstance(value, tuple):
+        return [str(each) for each in value]
+    if value is None:
+        return ""
+    return value if isinstance(value, int | float) else str(value)
 
 
-def _toml(value: str | float | list[str]) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, str):
-        # A string of JSON is one of TOML, but for this.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, bool):
-        return json.dumps(value)
-    return repr(value)
-
-
-def _printable(text: str) -> str:
-    """Return a text that does not end the comment it stands in."""
-    return "".join(each if each.isprintable() else "?" for each in text)
+def _assigned(field: Field, value: object) -> str:
+    # JSON texts, numbers and lists are TOML, except for one character.
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return f"{field.key} = {text}"

@@ -132,12 +132,12 @@ export async function show({ app, live, query }) {
   }
 
   function showEmpty() {
-    fill(empty, emptyState(filters, kept, clearAll));
+    fill(empty, emptyState(filters, kept, dataPlane, clearAll));
   }
 
   clear.hidden = !isFiltered();
   // Before anything that has to be ended: when this fails, nobody closes the page.
-  await look();
+  const [{ data_plane: dataPlane }] = await Promise.all([get("/stats", end.signal), look()]);
   await sought.find();
   const timer = setInterval(() => {
     if (document.visibilityState !== "visible" || isPaused) return;
@@ -343,15 +343,14 @@ function keptSentence(kept) {
   return `Kept are the refused (${kept.refused}) and ${percent(kept.allowed_share)} of the allowed.`;
 }
 
-function emptyState(filters, kept, clearAll) {
+function emptyState(filters, kept, dataPlane, clearAll) {
   if (FILTERS.some((name) => filters[name])) {
     return h("div", { class: "empty" }, h("h2", null, "Nothing that fits"),
       h("p", null, `No decision that is kept fits these filters. New ones appear here. ${keptSentence(kept)}`),
       h("button", { onclick: clearAll }, "Clear filters"));
   }
-  const isHere = ["localhost", "127.0.0.1", "[::1]"].includes(location.hostname);
-  const token = isHere ? "" : "-H \"Authorization: Bearer $TOKEN\" ";
-  const line = ["for n in 1 2 3 4 5 6 7; do", `  curl ${location.origin}/v1/check ${token}\\`,
+  const token = dataPlane.token_required ? "-H \"Authorization: Bearer $TOKEN\" " : "";
+  const line = ["for n in 1 2 3 4 5 6 7; do", `  curl ${dataPlane.url}/v1/check ${token}\\`,
     "    -d '{\"attributes\": {\"path\": \"/login\", \"ip\": \"203.0.113.7\"}}'", "done"].join("\n");
   const copy = navigator.clipboard && h("button", { onclick: async () => {
     await navigator.clipboard.writeText(line);

@@ -26,7 +26,7 @@ export function signInPage(message, enter) {
     h("form", { class: "card", onsubmit: submit },
       h("h1", null, "limen"),
       h("label", { for: id }, "Token"), field,
-      h("p", { class: "hint" }, "The service prints an admin token when it starts first. Others are made with ",
+      h("p", { class: "hint" }, "The admin token is in the file admin-token of the data folder (.limen), unless auth.admin_token sets one. Create others with ",
         h("code", null, "limen token create --role viewer --name you"), "."),
       told, button));
 }

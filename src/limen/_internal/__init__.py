@@ -1,0 +1,1 @@
+"""Building blocks without domain knowledge: threads, sockets, deadlines. Not a public interface."""

@@ -1,0 +1,153 @@
+"""`Gate`: sends requests when their limits and their servers allow it, on threads and on asyncio.
+
+Knows no HTTP library: of a request it reads the address, of a response the status and the headers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from limen.adapters.outgoing.learn import pause_asked
+from limen.adapters.outgoing.pace import Pauses, Turn
+from limen.adapters.outgoing.refused import RateLimited
+from limen.adapters.outgoing.settings import Settings, clock_of, failed, origin, valid_limiter
+from limen.adapters.plan import plain
+from limen.client import AsyncClient, Client
+from limen.ending import to_the_end
+from limen.errors import ConfigurationError, RateLimitExceeded
+from limen.flow import Flow
+from limen.model import Decision
+from limen.wire import Verdict
+
+Function = Callable[[Any], Any]
+Answer = Decision | Verdict
+
+
+class Gate:
+    """Sends requests when limits and servers allow it. Shared by all threads, or by all loops."""
+
+    def __init__(
+        self, limiter: object, settings: Settings, error: type[RateLimited], *, is_async: bool
+    ) -> None:
+        self._limiter = valid_limiter(limiter, is_async=is_async)
+        self._settings = settings
+        self._error = error
+        self._clock = clock_of(limiter)
+        self._pauses = Pauses(settings.max_pause)
+        self._is_async = is_async
+        if not is_async:
+            settings.refuse_async()
+
+    def send(self, request: Any, sender: Function) -> Flow[Any]:
+        """Send a request by `sender` when its time has come; return the response."""
+        key = yield from self.admit(request)
+        response = yield sender(request)
+        self.learn(key, response.status_code, response.headers)
+        return response
+
+    def admit(self, request: Any) -> Flow[str | None]:
+        """Wait until a request may be sent; return its key, or None when it is exempt.
+
+        Raises the error of the transport as soon as it is clear that the wait would be too long.
+        """
+        if self._is_async:
+            _need_asyncio()
+        settings = self._settings
+        exempt_when, cost = settings.exempt_when, settings.cost
+        if exempt_when is not None and (yield from self._ask("exempt_when", exempt_when, request)):
+            return None
+        if settings.key == "host":
+            key = origin(request)
+        else:
+            key = settings.key_from((yield from self._ask("key", settings.key, request)))
+        if callable(cost):
+            cost = settings.cost_from((yield from self._ask("cost", cost, request)))
+        yield from self._wait(key, cost)
+        return key
+
+    def learn(self, key: str | None, status: int, headers: Mapping[str, str]) -> None:
+        """Listen to what a server says in its response to a request that was sent."""
+        if key is None or not self._settings.learn:
+            return
+        seconds = pause_asked(status, headers, self._clock.time_ns() / 1e9)
+        if seconds is not None:
+            self._pauses.begin(key, seconds, self._clock.monotonic())
+
+    def _wait(self, key: str, cost: int) -> Flow[None]:
+        clock = self._clock
+        turn = Turn(self._pauses, key, self._error, self._settings.wait, clock.monotonic())
+        while True:
+            while pause := turn.pause(clock.monotonic()):
+                yield self._sleep(pause)
+            if not self._settings.limits:
+                return
+            answer = yield from self._acquire(turn, key, cost)
+            if not turn.is_held(clock.monotonic()):
+                return
+            # Meanwhile the server has asked for a pause. What was counted before it must not be
+            # sent after it, together with all that is counted then.
+            yield self._refund(answer)
+
+    def _acquire(self, turn: Turn, key: str, cost: int) -> Flow[Answer]:
+        # A request that never waits does not queue either: that it is the turn of another one is
+        # no reason to refuse what there is room for.
+        if isinstance(self._limiter, Client | AsyncClient) or not self._settings.waits:
+            return (yield from self._poll(turn, key, cost))
+        left = turn.left(self._clock.monotonic())
+        limits = self._settings.limits
+        try:
+            answer: Answer = yield self._limiter.acquire(key, *limits, cost=cost, timeout=left)
+        except RateLimitExceeded as error:
+            raise turn.refusal(error.decision) from error
+        return answer
+
+    def _poll(self, turn: Turn, key: str, cost: int) -> Flow[Answer]:
+        while True:
+            answer: Answer = yield self._limiter.check(key, *self._settings.limits, cost=cost)
+            if answer.allowed and not answer.delay:
+                return answer
+            try:
+                yield self._sleep(turn.delay(answer, self._clock.monotonic()))
+            except BaseException:
+                if answer.allowed:
+                    yield self._refund(answer)
+                raise
+            if answer.allowed:
+                return answer
+
+    def _sleep(self, seconds: float) -> Any:
+        clock = self._clock
+        return clock.sleep_async(seconds) if self._is_async else clock.sleep(seconds)
+
+    def _refund(self, answer: Any) -> Any:
+        refund = self._limiter.refund(answer)
+        return to_the_end(refund) if self._is_async else refund
+
+    def _ask(self, name: str, function: Function, request: Any) -> Flow[Any]:
+        try:
+            return (
+                yield _result(function, request) if self._is_async else plain(function, request)
+            )
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            raise failed(name, function, error) from error
+
+
+async def _result(function: Function, request: Any) -> Any:
+    """Call a function that may be async."""
+    answer = function(request)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def _need_asyncio() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise ConfigurationError(
+            "AsyncRateLimitTransport runs on asyncio, and this is another event loop; run the "
+            "client by asyncio, or use RateLimitTransport in a thread"
+        ) from None
