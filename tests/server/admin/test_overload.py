@@ -93,7 +93,7 @@ def answered(connections: list[Raw]) -> int:
 
 def long_work() -> bytes:
     """Return a body whose validation takes some seconds."""
-    text = f"rules: [{{name: api, description: [{','.join(['a'] * 900_000)}]}}]"
+    text = f"rules: [{{name: api, description: [{','.join(['a'] * 2_000_000)}]}}]"
     return json.dumps({"text": text}).encode()
 
 
