@@ -15,8 +15,8 @@ import pytest
 from limen.observe.alerts import Alert, Judge, Thresholds
 from limen.observe.slices import RuleSlice, Slice
 from limen.server.insight.deliver import MAX_LINES, MAX_WAITING, Delivery, Sender
-from limen.server.insight.destination import valid_webhook
 from limen.server.insight.webhook import Webhook
+from limen.server.settings.webhook_url import valid_webhook
 from limen.testing import ManualClock
 
 KEY = "sk_live_4242"

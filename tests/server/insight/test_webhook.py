@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from limen.errors import ConfigurationError
-from limen.server.insight.destination import Place, is_permitted, valid_webhook
 from limen.server.insight.webhook import Webhook, dial
+from limen.server.settings.webhook_url import WebhookAddress, is_permitted, valid_webhook
 
 PAIRS = Path(__file__).parents[1] / "tls"
 SECRET = "T024BE7LD/xoxb-17653672481"
@@ -115,7 +115,7 @@ def raw_server(serve: Callable[[socket.socket], None]) -> Iterator[int]:
             thread.join()
 
 
-def here(port: int, path: str = f"/services/{SECRET}?token={SECRET}") -> Place:
+def here(port: int, path: str = f"/services/{SECRET}?token={SECRET}") -> WebhookAddress:
     return valid_webhook(f"http://127.0.0.1:{port}{path}")
 
 
@@ -133,18 +133,18 @@ def no_dial(address: str, port: int, seconds: float) -> socket.socket:
 @pytest.mark.parametrize(
     ("url", "place"),
     [
-        ("https://hooks.example.com/a/b", Place("hooks.example.com", 443, True, "/a/b")),
-        ("HTTPS://Hooks.Example.COM/A", Place("hooks.example.com", 443, True, "/A")),
-        ("http://example.com", Place("example.com", 80, False, "/")),
-        ("http://example.com:8080?a=b?c", Place("example.com", 8080, False, "/?a=b?c")),
-        ("https://example.com/@x:y", Place("example.com", 443, True, "/@x:y")),
-        ("http://[2606:4700::1111]:81/", Place("2606:4700::1111", 81, False, "/")),
-        ("http://8.8.8.8/", Place("8.8.8.8", 80, False, "/")),
-        ("http://under_score.internal/", Place("under_score.internal", 80, False, "/")),
-        ("http://xn--bcher-kva.example/", Place("xn--bcher-kva.example", 80, False, "/")),
+        ("https://hooks.example.com/a/b", WebhookAddress("hooks.example.com", 443, True, "/a/b")),
+        ("HTTPS://Hooks.Example.COM/A", WebhookAddress("hooks.example.com", 443, True, "/A")),
+        ("http://example.com", WebhookAddress("example.com", 80, False, "/")),
+        ("http://example.com:8080?a=b?c", WebhookAddress("example.com", 8080, False, "/?a=b?c")),
+        ("https://example.com/@x:y", WebhookAddress("example.com", 443, True, "/@x:y")),
+        ("http://[2606:4700::1111]:81/", WebhookAddress("2606:4700::1111", 81, False, "/")),
+        ("http://8.8.8.8/", WebhookAddress("8.8.8.8", 80, False, "/")),
+        ("http://under_score.internal/", WebhookAddress("under_score.internal", 80, False, "/")),
+        ("http://xn--bcher-kva.example/", WebhookAddress("xn--bcher-kva.example", 80, False, "/")),
     ],
 )
-def test_addresses_are_read_into_their_parts(url: str, place: Place) -> None:
+def test_addresses_are_read_into_their_parts(url: str, place: WebhookAddress) -> None:
     assert valid_webhook(url) == place
 
 

@@ -29,11 +29,11 @@ from limen.observe.view import View
 from limen.server.insight.alerting import Alerting
 from limen.server.insight.decision_log import DecisionLog
 from limen.server.insight.deliver import Delivery, Sender
-from limen.server.insight.destination import valid_webhook
 from limen.server.insight.watch import Watch
 from limen.server.insight.webhook import Webhook
 from limen.server.insight.workers import Workers
 from limen.server.settings import Settings
+from limen.server.settings.webhook_url import valid_webhook
 
 TURN_S = 1.0
 _VITALS_S = 10.0

@@ -19,7 +19,7 @@ from ipaddress import ip_address
 from typing import TypeAlias
 
 import limen
-from limen.server.insight.destination import Place, is_permitted
+from limen.server.settings.webhook_url import WebhookAddress, is_permitted
 
 SIGNATURE = "limen-signature"
 """The header of a signed message: `t=<unix seconds>,v1=<HMAC-SHA256 of "<t>.<body>" in hex>`."""
@@ -68,7 +68,7 @@ class Webhook:
 
     def __init__(
         self,
-        place: Place,
+        place: WebhookAddress,
         *,
         secret: str = "",
         private: bool = False,

@@ -14,10 +14,10 @@ from pydantic_core import ErrorDetails
 
 from limen.errors import ConfigurationError, did_you_mean, shown
 from limen.masking import masked
-from limen.server.insight.destination import valid_webhook
 from limen.server.settings.fields import BY_NAME, FIELDS, GROUPS, PREFIX, unknown
 from limen.server.settings.model import Settings
 from limen.server.settings.sources import Source, nested, read_environment, read_file, read_flags
+from limen.server.settings.webhook_url import valid_webhook
 
 _QUOTED = re.compile(r"'([^']*)'")
 DEFAULT = "default"

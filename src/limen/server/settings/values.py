@@ -19,10 +19,10 @@ from limen.errors import ConfigurationError
 from limen.http import AddressSettings, ClientAddresses, HeaderStyle, valid_styles
 from limen.limiter import settings as limiter_settings
 from limen.rules.stores import address as rules_address
-from limen.server.insight.destination import valid_webhook
 from limen.server.settings.bind import Bind, parse_bind
 from limen.server.settings.forwarded import HEADER_NAME, Forwarded, parse_forwarded
 from limen.server.settings.secret import Secret, SecretAddress
+from limen.server.settings.webhook_url import valid_webhook
 
 # Neither control characters nor the bytes of a variable that are not UTF-8.
 _CHARACTER = r"[^\x00-\x1f\x7f\ud800-\udfff]"

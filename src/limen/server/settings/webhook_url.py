@@ -43,7 +43,7 @@ _NEVER = tuple(
 )
 
 
-class Place(Struct, frozen=True):
+class WebhookAddress(Struct, frozen=True):
     """The address of a webhook, in its parts. Shown without its path."""
 
     host: str
@@ -68,7 +68,7 @@ class Place(Struct, frozen=True):
         return [("host", self.host)]
 
 
-def valid_webhook(value: object, *, private: bool = True) -> Place:
+def valid_webhook(value: object, *, private: bool = True) -> WebhookAddress:
     """Read the address of a webhook, or raise `ConfigurationError` with one line.
 
     Without `private`, a host that can be told to be none of the internet's is an error at once.
@@ -95,7 +95,9 @@ def valid_webhook(value: object, *, private: bool = True) -> Place:
     host, port = _split(authority, _PORTS[scheme])
     if not private and _is_surely_private(host):
         raise _unfit(f"got {host}, which is no public address; private networks must be allowed")
-    return Place(host, port, scheme == "https", target if target.startswith("/") else f"/{target}")
+    return WebhookAddress(
+        host, port, scheme == "https", target if target.startswith("/") else f"/{target}"
+    )
 
 
 def _unfit(got: str) -> ConfigurationError:
