@@ -8,16 +8,15 @@ or an error, as `missing` says.
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Awaitable, Callable
 from types import CellType, CodeType
 from typing import Any, Literal
 from zlib import crc32
 
+from limen._internal.functions import is_async, name_of
 from limen.adapters.request import Request
 from limen.errors import ConfigurationError, did_you_mean, shown
-from limen.limiter.decorate import name_of
 
 Missing = Literal["error", "skip", "deny"]
 _HEADER = re.compile(r"[A-Za-z0-9!#$&'*+.^_`|~-]+")
@@ -175,12 +174,6 @@ def _built_in(key: object, where: str) -> Key:
             "let it return all that tells clients apart"
         )
     return found
-
-
-def is_async(function: object) -> bool:
-    """Return whether a function, or an object that is called, is to be awaited."""
-    call = getattr(function, "__call__", None)  # noqa: B004  # an object may be one by its class
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def _label(function: Callable[..., object]) -> str:

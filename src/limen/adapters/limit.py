@@ -8,9 +8,9 @@ from typing import Any, Self, get_args
 
 from msgspec import Struct
 
-from limen.adapters.keys import Key, KeyFunction, Missing, is_async, key_of
+from limen._internal.functions import is_async, name_of
+from limen.adapters.keys import Key, KeyFunction, Missing, key_of
 from limen.errors import ConfigurationError, InvalidInput, shown
-from limen.limiter.decorate import name_of
 from limen.limiter.plan import distinct
 from limen.model import Check, Concurrency, Limit, OnError, valid_cost
 

@@ -7,14 +7,13 @@ return, and is otherwise the same.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
+from limen._internal.functions import call_async, call_sync, name_of
 from limen.adapters.keys import Key
 from limen.adapters.limit import Item, RateLimit
 from limen.adapters.request import Request
 from limen.errors import ConfigurationError
-from limen.limiter.decorate import name_of
 from limen.model import Check
 
 _logger = logging.getLogger("limen")
@@ -31,19 +30,19 @@ _UNKNOWN_CLIENT = (
 def item_of(limit: RateLimit, request: Request) -> Item | None:
     """Return what to ask; None when the request is not limited."""
     native = request.native
-    if limit.exempt_when is not None and plain(limit.exempt_when, native):
+    if limit.exempt_when is not None and call_sync(limit.exempt_when, native):
         return None
     cost = limit.cost
     if not isinstance(cost, int):
-        cost = limit.valid_cost(plain(cost, native))
+        cost = limit.valid_cost(call_sync(cost, native))
     if not limit.limits:
-        more = plain(limit.attributes, native) if limit.attributes is not None else None
+        more = call_sync(limit.attributes, native) if limit.attributes is not None else None
         return Item(limit, cost, attributes=_attributes(limit, request, more))
     key = limit.key
     if key.function is None:
         return _item(limit, cost, request, key.text(request), None)
     try:
-        answer = plain(key.function, native)
+        answer = call_sync(key.function, native)
     except ConfigurationError:
         raise  # no answer of the function's, but a function that cannot be asked here
     except Exception as error:
@@ -56,19 +55,19 @@ def item_of(limit: RateLimit, request: Request) -> Item | None:
 async def item_of_async(limit: RateLimit, request: Request) -> Item | None:
     """Return the same as `item_of`, where the user's functions may be async."""
     native = request.native
-    if limit.exempt_when is not None and await _now(limit.exempt_when(native)):
+    if limit.exempt_when is not None and await call_async(limit.exempt_when, native):
         return None
     cost = limit.cost
     if not isinstance(cost, int):
-        cost = limit.valid_cost(await _now(cost(native)))
+        cost = limit.valid_cost(await call_async(cost, native))
     if not limit.limits:
-        more = await _now(limit.attributes(native)) if limit.attributes is not None else None
+        more = await call_async(limit.attributes, native) if limit.attributes is not None else None
         return Item(limit, cost, attributes=_attributes(limit, request, more))
     key = limit.key
     if key.function is None:
         return _item(limit, cost, request, key.text(request), None)
     try:
-        answer = await _now(key.function(native))
+        answer = await call_async(key.function, native)
     except Exception as error:
         if request.passes(error):
             raise
@@ -143,22 +142,6 @@ def _shared(first: RateLimit, second: RateLimit) -> ConfigurationError:
         f"{first!r} and {second!r} would share one state; give one of them a scope of its own, or "
         "its limits a name"
     )
-
-
-def plain(function: Callable[[Any], Any], native: Any) -> Any:
-    """Call a function of the user's, where nobody can await what it returns."""
-    found = function(native)
-    if hasattr(found, "__await__"):
-        if hasattr(found, "close"):
-            found.close()  # else it would complain that nobody awaited it
-        raise ConfigurationError(
-            f"{name_of(function)} is async, and this adapter runs in threads, which cannot await"
-        )
-    return found
-
-
-async def _now(value: Any) -> Any:
-    return await value if hasattr(value, "__await__") else value
 
 
 def _item(

@@ -12,6 +12,7 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
+from limen._internal.functions import name_of
 from limen.backends import AsyncBackend, Change, Correct, Fault, Prepared, Reset, Vitals
 from limen.backends.memory import AsyncMemoryBackend
 from limen.clock import Clock
@@ -19,7 +20,7 @@ from limen.ending import to_the_end
 from limen.errors import ConfigurationError, RateLimitExceeded, StoreError
 from limen.flow import run_async
 from limen.limiter import plan
-from limen.limiter.decorate import KeyFunction, key_function, name_of
+from limen.limiter.decorate import KeyFunction, key_function
 from limen.limiter.flows import LimiterFlows
 from limen.limiter.keeper import AsyncKeeper
 from limen.limiter.line import Lines, Patience, as_refusal

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from limen._internal.functions import name_of
 from limen.errors import ConfigurationError, InvalidInput, shown
 
 KeyFunction = Callable[..., str | bytes]
@@ -28,14 +29,6 @@ def key_function(function: Callable[..., Any], key: str | KeyFunction | None) ->
             f"key must be the name of an argument or a function, got {shown(key)}"
         )
     return _argument(function, key, scope)
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """Return what a function is called, also when it is a partial or another callable object."""
-    named = function if hasattr(function, "__qualname__") else getattr(function, "func", None)
-    if named is None or not hasattr(named, "__qualname__"):
-        named = type(function)
-    return f"{named.__module__}.{named.__qualname__}"
 
 
 def _argument(function: Callable[..., Any], name: str, scope: str) -> KeyFunction:

@@ -13,13 +13,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
 from limen._internal import background
+from limen._internal.functions import name_of
 from limen.backends import Backend, Change, Fault, Prepared, Reset
 from limen.backends.memory import MemoryBackend
 from limen.clock import Clock
 from limen.errors import ConfigurationError, RateLimitExceeded, StoreError
 from limen.flow import run
 from limen.limiter import plan
-from limen.limiter.decorate import KeyFunction, key_function, name_of
+from limen.limiter.decorate import KeyFunction, key_function
 from limen.limiter.flows import LimiterFlows
 from limen.limiter.keeper import Keeper
 from limen.limiter.line import Lines, Patience, as_refusal

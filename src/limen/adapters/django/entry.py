@@ -17,12 +17,12 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
+from limen._internal.functions import call_async, call_sync
 from limen.adapters.aio import AsyncDoor
 from limen.adapters.django.installed import Installed, installed
 from limen.adapters.django.request import DjangoRequest, needs_user
 from limen.adapters.django.stream import leave_at_the_end
 from limen.adapters.limit import RateLimit
-from limen.adapters.plan import plain
 from limen.adapters.sync import Door
 from limen.adapters.visit import Visit
 from limen.errors import ConfigurationError
@@ -124,7 +124,7 @@ def begin(http: HttpRequest) -> Entry:
     exempt_when = here.settings.exempt_when
     if exempt_when is not None and not entry.is_free:
         try:
-            entry.is_free = bool(plain(exempt_when, http))
+            entry.is_free = bool(call_sync(exempt_when, http))
         except ConfigurationError as error:
             raise ConfigurationError(f"LIMEN['EXEMPT_WHEN']: {error}") from error
     return entry
@@ -142,7 +142,9 @@ async def begin_async(http: HttpRequest) -> Entry:
     entry = Entry(http, here, here.async_door if here.settings.enabled else None)
     exempt_when = here.settings.exempt_when
     if exempt_when is not None and not entry.is_free:
-        entry.is_free = bool(await _with_user(entry.request, partial(_now, exempt_when, http)))
+        entry.is_free = bool(
+            await _with_user(entry.request, partial(call_async, exempt_when, http))
+        )
     return entry
 
 
@@ -221,11 +223,6 @@ async def _with_user(request: DjangoRequest, ask: Callable[[], Any]) -> Any:
         pass
     await request.read_user()
     return await ask()
-
-
-async def _now(function: Callable[[Any], Any], http: HttpRequest) -> Any:
-    found = function(http)
-    return await found if hasattr(found, "__await__") else found
 
 
 def refuse(entry: Entry) -> HttpResponseBase:

@@ -17,6 +17,7 @@ from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 
 from limen import fork
+from limen._internal.functions import name_of
 from limen.adapters.aio import AsyncDoor
 from limen.adapters.deciders import Kind, kind_of
 from limen.adapters.django.settings import LostPath, Settings, named, read
@@ -26,7 +27,6 @@ from limen.adapters.sync import Door
 from limen.client import AsyncClient, Client
 from limen.errors import ConfigurationError
 from limen.limiter import AsyncLimiter, Limiter
-from limen.limiter.decorate import name_of
 
 if TYPE_CHECKING:
     from limen.adapters.deciders import AsyncSource, Source

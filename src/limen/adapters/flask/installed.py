@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import flask
 from flask import Flask, Request, Response
 
+from limen._internal.functions import name_of
 from limen.adapters.flask.marks import Mark, Marks
 from limen.adapters.flask.refused import refused
 from limen.adapters.flask.request import FlaskRequest
@@ -17,7 +18,6 @@ from limen.adapters.limit import RateLimit
 from limen.adapters.sync import Door
 from limen.adapters.visit import Visit
 from limen.adapters.wsgi import Body, Stay
-from limen.limiter.decorate import name_of
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment

@@ -6,15 +6,14 @@ Knows no HTTP library: of a request it reads the address, of a response the stat
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from limen._internal.functions import call_async, call_sync
 from limen.adapters.outgoing.learn import pause_asked
 from limen.adapters.outgoing.pace import Pauses, Turn
 from limen.adapters.outgoing.refused import RateLimited
 from limen.adapters.outgoing.settings import Settings, clock_of, failed, origin, valid_limiter
-from limen.adapters.plan import plain
 from limen.client import AsyncClient, Client
 from limen.ending import to_the_end
 from limen.errors import ConfigurationError, RateLimitExceeded
@@ -127,20 +126,13 @@ class Gate:
         return to_the_end(refund) if self._is_async else refund
 
     def _ask(self, name: str, function: Function, request: Any) -> Flow[Any]:
+        call = call_async if self._is_async else call_sync
         try:
-            return (
-                yield _result(function, request) if self._is_async else plain(function, request)
-            )
+            return (yield call(function, request))
         except ConfigurationError:
             raise
         except Exception as error:
             raise failed(name, function, error) from error
-
-
-async def _result(function: Function, request: Any) -> Any:
-    """Call a function that may be async."""
-    answer = function(request)
-    return await answer if inspect.isawaitable(answer) else answer
 
 
 def _need_asyncio() -> None:

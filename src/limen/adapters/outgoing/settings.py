@@ -7,12 +7,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from limen.adapters.keys import is_async
+from limen._internal.functions import is_async, name_of
 from limen.client import AsyncClient, Client
 from limen.clock import Clock, SystemClock
 from limen.errors import ConfigurationError, InvalidInput, shown
 from limen.limiter import AsyncLimiter, Limiter
-from limen.limiter.decorate import name_of
 from limen.limiter.plan import Limits
 from limen.model import Limit, valid_cost
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from types import ModuleType, TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 
+from limen._internal.functions import name_of
 from limen.adapters.outgoing.gate import Gate
 from limen.adapters.outgoing.refused import RateLimited
 from limen.adapters.outgoing.settings import Settings
@@ -16,7 +17,6 @@ from limen.client import AsyncClient, Client
 from limen.errors import ConfigurationError
 from limen.flow import run, run_async
 from limen.limiter import AsyncLimiter, Limiter
-from limen.limiter.decorate import name_of
 from limen.model import Limit
 
 RequestT = TypeVar("RequestT")
