@@ -9,9 +9,9 @@ from __future__ import annotations
 import socket
 import sys
 
-from limen.server.exchange import JSON, NO_STORE
 from limen.server.http import HttpConnections, HttpLimits, Request, Response
-from limen.server.serve import Companion, Site, bind, serve
+from limen.server.http.exchange import JSON, NO_STORE
+from limen.server.process.server import Companion, Site, bind, serve
 
 _BODY = b'{"allowed":true}'
 
@@ -33,7 +33,7 @@ class Constant:
 
 
 class Program:
-    """A server of one listener, for `limen.server.serve`."""
+    """A server of one listener, for `limen.server.process.server.serve`."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener

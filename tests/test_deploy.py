@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from limen.server.run import _PARENTS_PATIENCE_S
+from limen.server.process.main import _PARENTS_PATIENCE_S
 from limen.server.settings import Settings
 from tests import postgres, servers
 from tests.test_docs import ROOT, blocks_of
@@ -160,7 +160,7 @@ def test_the_wheel_has_all_that_the_package_has(wheel: Path) -> None:
     }
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("limen/")}
     assert inside == expected
-    assert "limen/server/starter.yaml" in inside
+    assert "limen/server/worker/starter.yaml" in inside
     assert "limen/backends/redis/driver.lua" in inside
     assert "limen/rules/stores/migrations/versions/r0001_tables.py" in inside
 

@@ -90,7 +90,7 @@ def ports(page: Path, tmp_path: Path) -> Iterator[dict[str, int]]:
             valkey = servers.server(servers.binaries()["valkey"])
             found["localhost:6379"] = stack.enter_context(valkey)
         if "localhost:8080" in code:
-            starter = (ROOT / "src/limen/server/starter.yaml").read_text()
+            starter = (ROOT / "src/limen/server/worker/starter.yaml").read_text()
             service = stack.enter_context(services.served(tmp_path, rules=starter))
             found["localhost:8080"] = service.port
         yield found

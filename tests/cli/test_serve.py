@@ -9,9 +9,9 @@ import pytest
 
 from limen import __version__
 from limen.cli.serve import _print_start
-from limen.server.place import Prepared
-from limen.server.run import Started
+from limen.server.process.main import Started
 from limen.server.settings import load
+from limen.server.worker.data_dir import Prepared
 
 DATA = "http://127.0.0.1:8080"
 ADMIN = "http://127.0.0.1:8082"

@@ -11,12 +11,12 @@ import logging
 import sys
 from typing import Any
 
-from limen.server.data_plane import DataPlane
 from limen.server.http import Handler, HttpConnections, HttpLimits, Request, Response
-from limen.server.listen import Tls
-from limen.server.place import Place
-from limen.server.service import Service
+from limen.server.process.data_plane import DataPlane
+from limen.server.process.listen import Tls
 from limen.server.settings import Settings, load
+from limen.server.worker.container import Service
+from limen.server.worker.data_dir import Place
 
 
 class Counting:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from limen.rules.stores.tokens import digest_of
-from limen.server.dashboard.cookie import Cookies, Session, is_encrypted
+from limen.server.auth.cookies import Cookies, Session, is_encrypted
 from limen.server.dashboard.session import LASTS_S
 from tests.server.admin.driving import ADMIN, CHECK, RULES, Answer, Driven, driven, settings_of
 from tests.server.product import product
@@ -64,7 +64,7 @@ def value_of(answer: Answer) -> str:
 def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
     now = time.time
     with monkeypatch.context() as patch:
-        patch.setattr("limen.server.access.time.time", lambda: now() + seconds)
+        patch.setattr("limen.server.auth.tokens.time.time", lambda: now() + seconds)
         yield
 
 

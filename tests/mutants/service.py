@@ -101,7 +101,7 @@ IN_SERVICE: tuple[Mutant, ...] = (
         """,
     ),
     *mutants_of(
-        "server/data_plane.py",
+        "server/process/data_plane.py",
         "tests/server/test_request_head.py",
         """
         pages-of-other-sites

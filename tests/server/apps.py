@@ -17,8 +17,8 @@ import msgspec
 
 from limen.errors import ConfigurationError, LimenError
 from limen.server.http import HttpConnections, HttpLimits, Request, Response
-from limen.server.serve import Companion, Hooks, Site, Tls, bind, serve
-from limen.server.supervise import parent, supervise
+from limen.server.process.server import Companion, Hooks, Site, Tls, bind, serve
+from limen.server.process.supervisor import parent, supervise
 
 
 class Asked(msgspec.Struct):

@@ -17,12 +17,12 @@ import httpx
 import msgspec
 
 from limen import wire
-from limen.server.control_plane import control_plane
-from limen.server.data_plane import DataPlane
 from limen.server.http import Request
-from limen.server.place import Place
-from limen.server.service import Service
+from limen.server.process.control_plane import control_plane
+from limen.server.process.data_plane import DataPlane
 from limen.server.settings import load
+from limen.server.worker.container import Service
+from limen.server.worker.data_dir import Place
 from tests.server.admin.driving import ADMIN, CHECK, Answer, StubPeer, ask_data_plane
 from tests.server.product import is_control_path
 

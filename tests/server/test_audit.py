@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from limen.rules.stores.sql import SqlStore
-from limen.server.audit import AuditWriter, pending_row
+from limen.server.worker.audit import AuditWriter, pending_row
 
 
 def note_write(*, succeeded: bool) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 
-from limen.server import control_plane
-from limen.server.control_plane import ControlServer
-from limen.server.listen import bind
+from limen.server.process import control_plane
+from limen.server.process.control_plane import ControlServer
+from limen.server.process.listen import bind
 from tests.server.product import Product, product
 from tests.server.raw import HOST, CutShort, Raw, until
 

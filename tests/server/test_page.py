@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from limen import wire
-from limen.server.service import Health
+from limen.server.worker.container import Health
 from tests.servers import HOST, free_port
 from tests.test_docs import ROOT, blocks_of
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from limen.server.exchange import Rejected
-from limen.server.pools import Pool, Pools
+from limen.server.http.exchange import Rejected
+from limen.server.worker.pools import Pool, Pools
 
 
 def test_refuses_work_that_waits_too_long_for_the_work_of_other_tokens() -> None:

@@ -22,11 +22,11 @@ from urllib.parse import quote
 import pytest
 
 from limen.rules.stores.sql import SqlStore
-from limen.server.control_plane import control_plane
-from limen.server.data_plane import DataPlane
-from limen.server.logs import JsonLines, TextLines
-from limen.server.service import Service
+from limen.server.process.control_plane import control_plane
+from limen.server.process.data_plane import DataPlane
+from limen.server.process.logs import JsonLines, TextLines
 from limen.server.settings import load
+from limen.server.worker.container import Service
 from tests.postgres import PASSWORD, Postgres, postgres
 from tests.server.product import Product, environment, product
 from tests.server.raw import HOST, Raw, Response, request, until

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from limen.errors import ConfigurationError
-from limen.server.listen import Tls, bind
+from limen.server.process.listen import Tls, bind
 from tests import servers
 from tests.server.processes import process
 from tests.server.raw import HOST, Raw, request, until

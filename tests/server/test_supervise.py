@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from limen.errors import ConfigurationError
-from limen.server.listen import bind
-from limen.server.run import run
+from limen.server.process.listen import bind
+from limen.server.process.main import run
+from limen.server.process.supervisor import READY_FD, WORKER_FD, Parent, parent, supervise
 from limen.server.settings import load
-from limen.server.supervise import READY_FD, WORKER_FD, Parent, parent, supervise
 from tests.server.processes import Process, is_worker, process
 from tests.server.raw import Raw, request, until
 

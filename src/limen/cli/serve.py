@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from limen.server.run import Started
+    from limen.server.process.main import Started
     from limen.server.settings import Settings
 
 _QUESTION = '{"attributes": {"path": "/login", "ip": "203.0.113.7"}}'
@@ -41,12 +41,12 @@ def serve(context: typer.Context) -> None:
     certificate, and replaces workers one by one. SIGUSR1 turns the kill
     switch. `limen config show` prints the settings and their sources.
     """
-    from limen.server.supervise import parent
+    from limen.server.process.supervisor import parent
 
     # First, because it comes from variables that are not settings.
     worker_of = parent()
     settings = options.settings_of(context)
-    from limen.server.run import run
+    from limen.server.process.main import run
 
     code = run(settings, sys.argv[1:], worker_of, lambda started: _print_start(settings, started))
     raise typer.Exit(code)

@@ -20,12 +20,12 @@ import msgspec
 
 from limen.rules.stores.tokens import Role, Token
 from limen.server.admin import PREFIX
-from limen.server.control_plane import control_plane
-from limen.server.data_plane import DataPlane
 from limen.server.http import Request
-from limen.server.place import Place
-from limen.server.service import Service
+from limen.server.process.control_plane import control_plane
+from limen.server.process.data_plane import DataPlane
 from limen.server.settings import Settings, load
+from limen.server.worker.container import Service
+from limen.server.worker.data_dir import Place
 
 ADMIN = "canary-admin-token-0123456789abcdef"
 CHECK = "canary-check-token-0123456789abcdef"

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from limen.rules.stores.sql import SqlStore
 from limen.rules.stores.tokens import Role
-from limen.server.place import Place
 from limen.server.settings import load
+from limen.server.worker.data_dir import Place
 from tests.server.admin.driving import RULES
 from tests.server.running import Running
 

@@ -10,8 +10,8 @@ import pytest
 from msgspec import structs
 
 from limen.rules.stores.tokens import Token, digest_of
-from limen.server.access import Access
-from limen.server.exchange import Rejected
+from limen.server.auth.tokens import Access
+from limen.server.http.exchange import Rejected
 
 
 class Slow:

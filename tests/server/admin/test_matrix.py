@@ -117,7 +117,7 @@ def test_whoever_has_no_good_token_may_do_nothing(
 ) -> None:
     who = credentials(service, stranger)
     if stranger == "expired":
-        monkeypatch.setattr("limen.server.access.time", SimpleNamespace(time=EXPIRY.timestamp))
+        monkeypatch.setattr("limen.server.auth.tokens.time", SimpleNamespace(time=EXPIRY.timestamp))
     for operation in operations:
         status = ask(service, operation, role=None, **who)
         assert (status != 401) == (stranger in expected(operation)), (operation, status)

@@ -19,7 +19,7 @@ import pytest
 
 from limen.server.admin.authorization import MAX_VIEWER_BODY
 from limen.server.admin.json_body import decoded
-from limen.server.exchange import Rejected
+from limen.server.http.exchange import Rejected
 from tests import postgres
 from tests.postgres import Postgres
 from tests.server.admin.driving import ADMIN

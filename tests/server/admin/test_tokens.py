@@ -34,7 +34,7 @@ def test_a_token_expires(service: Driven, monkeypatch: pytest.MonkeyPatch) -> No
     secret = create(service, expires_at=ends.isoformat()).json["secret"]
     assert service.ask("GET", "/rules", token=secret).status == 200
     assert service.ask("GET", "/tokens").json["tokens"][0]["state"] == "active"
-    monkeypatch.setattr("limen.server.access.time", SimpleNamespace(time=ends.timestamp))
+    monkeypatch.setattr("limen.server.auth.tokens.time", SimpleNamespace(time=ends.timestamp))
     monkeypatch.setattr("limen.server.admin.tokens.now", lambda: ends)
     assert service.ask("GET", "/rules", token=secret).status == 401
     assert service.ask("GET", "/tokens").json["tokens"][0]["state"] == "expired"

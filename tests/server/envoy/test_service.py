@@ -14,12 +14,12 @@ import redis
 from msgspec import structs
 
 from limen.model import AlgorithmName
-from limen.server.envoy.methods import methods_of
 from limen.server.envoy.schema import SHOULD_RATE_LIMIT, RateLimitResponse
-from limen.server.exchange import Rejected
 from limen.server.grpc import Call, Code, Failed, GrpcLimits, Unary
 from limen.server.http import Request
-from limen.server.run import _grpc as grpc_of
+from limen.server.http.exchange import Rejected
+from limen.server.process.grpc_methods import methods_of
+from limen.server.process.main import _grpc as grpc_of
 from tests.server.admin.driving import ADMIN, CHECK, StubPeer
 from tests.server.asking import Asker, asking
 from tests.server.envoy.conftest import Alone, Make

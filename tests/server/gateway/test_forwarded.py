@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limen.server.exchange import Rejected
 from limen.server.gateway.auth import Options, options_of
 from limen.server.gateway.forwarded import Reader
+from limen.server.http.exchange import Rejected
 from limen.server.settings import load
 
 Headers = list[tuple[bytes, bytes]]

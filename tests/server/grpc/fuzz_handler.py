@@ -31,8 +31,8 @@ from limen.engine import AsyncEngine
 from limen.errors import InvalidInput, InvalidLimit
 from limen.limiter import AsyncLimiter
 from limen.rules import parse_text
-from limen.server.exchange import Rejected
 from limen.server.http import Request
+from limen.server.http.exchange import Rejected
 from limen.server.insight.watch import Watch
 from tests.server.admin.driving import StubPeer
 from tests.server.grpc.inside import Inside

@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from msgspec import structs
 
-from limen.server.listen import Tls
+from limen.server.process.listen import Tls
 from tests.server.grpc.serving import HOST, PATIENT, Served
 
 PAIRS = Path(__file__).parent.parent / "tls"

@@ -13,7 +13,7 @@ import h2.events
 import h2.settings
 import pytest
 
-from limen.server.listen import Tls
+from limen.server.process.listen import Tls
 from tests.server.grpc.serving import HOST, PATIENT, Served
 from tests.server.grpc.wire import BIG, EACH, ECHO, Answer, headers, prefixed
 

@@ -21,7 +21,7 @@ import pytest
 from limen.observe.figures import Figures, merged
 from limen.server.insight import workers
 from limen.server.insight.workers import Gathering, Workers, gathering
-from limen.server.supervise import supervise
+from limen.server.process.supervisor import supervise
 
 NOW = 1_000.0
 
@@ -365,7 +365,7 @@ WORKER = """
 import os, select, time
 from limen.observe.figures import Figures
 from limen.server.insight.workers import Workers
-from limen.server.supervise import parent
+from limen.server.process.supervisor import parent
 
 by = parent()
 workers = Workers(by.folder, f"{os.getpid():x}")
@@ -378,7 +378,7 @@ PARENT = """
 import socket, sys
 from pathlib import Path
 from limen.server.insight.workers import gathering
-from limen.server.supervise import supervise
+from limen.server.process.supervisor import supervise
 
 command = [sys.executable, "-c", sys.argv[2]]
 with gathering(Path(sys.argv[1])) as shared:

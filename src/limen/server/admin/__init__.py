@@ -15,13 +15,22 @@ from fastapi.responses import HTMLResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import limen
-from limen.server import openapi
-from limen.server.admin import insight, keys, live, operations, overrides, problems, rules, tokens
+from limen.server.admin import (
+    insight,
+    keys,
+    live,
+    openapi,
+    operations,
+    overrides,
+    problems,
+    rules,
+    tokens,
+)
 from limen.server.admin.authorization import MAX_REQUESTS, PREFIX
 from limen.server.admin.docs_page import page
 from limen.server.admin.live import Live
 from limen.server.dashboard.pages import SECURITY_HEADERS
-from limen.server.exchange import (
+from limen.server.http.exchange import (
     NO_STORE,
     RETRY_SOON,
     Rejected,
@@ -29,8 +38,8 @@ from limen.server.exchange import (
     header,
     internal_error,
 )
-from limen.server.pools import PerToken
-from limen.server.service import Service
+from limen.server.worker.container import Service
+from limen.server.worker.pools import PerToken
 
 __all__ = ["PREFIX", "admin_app"]
 

@@ -18,11 +18,11 @@ from fastapi.routing import APIRoute
 from msgspec import Struct
 
 from limen.errors import did_you_mean, shown
-from limen.server.access import Access, Caller, unknown
 from limen.server.admin.json_body import decoded
-from limen.server.exchange import Rejected, read_body
-from limen.server.openapi import SCHEME, content, errors
-from limen.server.pools import Pool
+from limen.server.admin.openapi import SCHEME, content, errors
+from limen.server.auth.tokens import Access, Caller, unknown
+from limen.server.http.exchange import Rejected, read_body
+from limen.server.worker.pools import Pool
 
 PREFIX = "/admin/v1"
 Rank = Literal["viewer", "editor", "admin"]

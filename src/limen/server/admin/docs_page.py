@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Any
 
-from limen.server.openapi import SCHEME
+from limen.server.admin.openapi import SCHEME
 
 
 def page(description: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from limen.errors import shown
 from limen.rules.text import duplicate_key
-from limen.server.exchange import Rejected
+from limen.server.http.exchange import Rejected
 
 MAX_DEPTH = 40
 MAX_KEYS = 10_000

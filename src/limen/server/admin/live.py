@@ -44,10 +44,10 @@ from limen.server.admin.insight_responses import (
     rates_of,
 )
 from limen.server.admin.presenters import view
-from limen.server.exchange import Rejected
+from limen.server.http.exchange import Rejected
 from limen.server.insight.insight import Insight
-from limen.server.pools import PerToken
-from limen.server.service import Service
+from limen.server.worker.container import Service
+from limen.server.worker.pools import PerToken
 
 TURN_S = 1.0
 MAX_STREAMS = 32

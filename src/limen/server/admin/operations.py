@@ -25,8 +25,8 @@ from limen.server.admin.responses import (
     Verified,
 )
 from limen.server.admin.rule_service import ForCaller, RuleService
-from limen.server.audit import pending_row
-from limen.server.service import Service
+from limen.server.worker.audit import pending_row
+from limen.server.worker.container import Service
 
 _AUDIT_S = 1.0
 """How long the kill switch waits for the audit; the row is written later if it can be."""

@@ -8,6 +8,7 @@ from fastapi import Path, Request
 
 from limen.server.admin import edits
 from limen.server.admin.authorization import AdminRoute
+from limen.server.admin.openapi import QUERY_OF_ATTRIBUTES
 from limen.server.admin.presenters import (
     view_block,
     view_exemption,
@@ -24,8 +25,7 @@ from limen.server.admin.responses import (
     SavedVersion,
 )
 from limen.server.admin.rule_service import ActiveDocument, ForCaller
-from limen.server.exchange import Rejected
-from limen.server.openapi import QUERY_OF_ATTRIBUTES
+from limen.server.http.exchange import Rejected
 
 Named = Annotated[str, Path(max_length=64)]
 _OVERRIDES = "/rules/{name}/overrides"

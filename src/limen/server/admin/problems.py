@@ -16,7 +16,7 @@ from limen.masking import masked
 from limen.rules.findings import path_text, unknown_field
 from limen.server import http
 from limen.server.admin.edits import AlreadyExists, NotFound
-from limen.server.exchange import RETRY_SOON, Rejected
+from limen.server.http.exchange import RETRY_SOON, Rejected
 
 _MOST = 100
 """How many problems one answer names."""

@@ -24,7 +24,7 @@ from limen.rules.spec import ExemptionSpec, OverrideSpec
 from limen.rules.stores.records import MAX_COMMENT, MAX_VERSION
 from limen.rules.stores.tokens import Role
 from limen.rules.sync.switch import MAX_RULES
-from limen.server.openapi import REFERENCE
+from limen.server.admin.openapi import REFERENCE
 from limen.wire import MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE
 
 _MAX_DIGITS = 10

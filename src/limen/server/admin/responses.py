@@ -17,8 +17,8 @@ from limen.rules.stores.tokens import TokenInfo, TokenState
 from limen.rules.sync import Switch
 from limen.rules.sync.cache import Instance
 from limen.server.admin.edits import State
-from limen.server.openapi import REFERENCE
-from limen.server.service import Health
+from limen.server.admin.openapi import REFERENCE
+from limen.server.worker.container import Health
 from limen.wire import Verdict
 
 Mode = Literal["enforce", "shadow", "off", "block"]

@@ -22,11 +22,11 @@ from limen.rules.stores import Snapshot
 from limen.rules.stores.records import MAX_COMMENT
 from limen.rules.stores.sql import SqlStore, StoredRuleSet
 from limen.rules.sync import RuleCache
-from limen.server.access import Caller
 from limen.server.admin.edits import AlreadyExists, Document, NotFound
 from limen.server.admin.presenters import view
 from limen.server.admin.responses import SavedVersion
-from limen.server.service import Service
+from limen.server.auth.tokens import Caller
+from limen.server.worker.container import Service
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

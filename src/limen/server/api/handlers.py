@@ -22,8 +22,8 @@ from limen.server.api.receipts import Held, Receipts
 from limen.server.api.requests import CheckRequestParser, ParsedCheck, attributes_of, own_checks
 from limen.server.api.response_templates import ResponseTemplate, template_of, template_of_own
 from limen.server.api.verdict_response import rate_limit_headers, verdict_message
-from limen.server.exchange import JSON, NO_STORE, Rejected, decoded
 from limen.server.http import Headers, Request, Response
+from limen.server.http.exchange import JSON, NO_STORE, Rejected, decoded
 from limen.server.insight.watch import Watch
 
 SLOTS = "/v1/slots/"

@@ -21,9 +21,9 @@ from limen.errors import InvalidInput, InvalidLimit
 from limen.limiter import AsyncLimiter
 from limen.limiter.plan import distinct, refuse_too_many
 from limen.model import Check, Decision, Limit
+from limen.server.api.cache import Memo
 from limen.server.api.response_templates import ResponseTemplate, TemplateCache, template_of_own
-from limen.server.exchange import Rejected, decoded
-from limen.server.memo import Memo
+from limen.server.http.exchange import Rejected, decoded
 
 _MOST_LETTERS, _MOST_LIMITS = 4_000_000, 20_000
 # An exact window keeps every request. Whoever writes a rule may want a million; a caller may not

@@ -15,7 +15,7 @@ from limen.engine import Asked
 from limen.http import Policies, policies, title_of
 from limen.model import Check, Concurrency, Limit
 from limen.rules.rule import Applied
-from limen.server.memo import Memo
+from limen.server.api.cache import Memo
 
 _ROOM = 16_000_000
 """For templates, in bytes."""

@@ -17,8 +17,7 @@ from limen.http import ClientAddresses
 from limen.limiter import AsyncLimiter
 from limen.model import Limit
 from limen.rules.stores.tokens import digest_of
-from limen.server.access import Access, Caller
-from limen.server.dashboard.cookie import (
+from limen.server.auth.cookies import (
     GONE,
     PATH,
     Cookies,
@@ -27,7 +26,9 @@ from limen.server.dashboard.cookie import (
     refuse_other_sites,
     set_cookie,
 )
-from limen.server.exchange import (
+from limen.server.auth.tokens import Access, Caller
+from limen.server.http import Headers
+from limen.server.http.exchange import (
     Receive,
     Rejected,
     Reply,
@@ -36,7 +37,6 @@ from limen.server.exchange import (
     read_body,
     wrong_method,
 )
-from limen.server.http import Headers
 
 LASTS_S = 12 * 3_600
 """How long a session lasts at most; not longer than its token."""

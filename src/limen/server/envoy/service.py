@@ -16,6 +16,7 @@ from limen.errors import InvalidInput, InvalidLimit
 from limen.http import HeaderStyle
 from limen.limiter import AsyncLimiter
 from limen.model import Decision
+from limen.server.api.cache import Memo
 from limen.server.api.response_templates import TemplateCache
 from limen.server.envoy import answer, schema
 from limen.server.envoy.question import (
@@ -25,10 +26,9 @@ from limen.server.envoy.question import (
     decoded,
     understood,
 )
-from limen.server.exchange import JSON, NO_STORE, Rejected
 from limen.server.http import Headers, Request, Response
+from limen.server.http.exchange import JSON, NO_STORE, Rejected
 from limen.server.insight.watch import Watch
-from limen.server.memo import Memo
 
 _ROOM = 50_000_000
 """For parsed requests, in bytes."""

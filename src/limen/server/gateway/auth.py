@@ -17,14 +17,14 @@ from limen.engine import Asked, Verdict
 from limen.errors import InvalidInput
 from limen.http import answer_of_verdict, refusal, status_of
 from limen.model import MAX_COST
-from limen.server.access import admit
+from limen.server.api.cache import Memo
 from limen.server.api.response_templates import ResponseTemplate, TemplateCache
 from limen.server.api.verdict_response import rate_limit_headers
-from limen.server.exchange import NO_STORE, Rejected
+from limen.server.auth.tokens import admit
 from limen.server.gateway.forwarded import Question, Reader
 from limen.server.http import Headers, Request, Response
-from limen.server.memo import Memo
-from limen.server.service import Service
+from limen.server.http.exchange import NO_STORE, Rejected
+from limen.server.worker.container import Service
 
 PATH = "/v1/auth"
 PREFIX = f"{PATH}/"

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from limen.http import OPTIONAL_WHITESPACE, is_ambiguous, normal_path
-from limen.server.exchange import Rejected
+from limen.server.http.exchange import Rejected
 from limen.server.settings.model import GatewaySettings
 
 Value = bytes | None

@@ -1,17 +1,17 @@
-"""The door for Envoy: what can be called by gRPC, and by whom."""
+"""The methods of the gRPC listener, and their access control."""
 
 from __future__ import annotations
 
 from limen.backends.sampled import SampledLog
 from limen.errors import InvalidInput, InvalidLimit
-from limen.server.access import admit
+from limen.server.auth.tokens import admit
 from limen.server.envoy.answer import is_allowed
 from limen.server.envoy.schema import SHOULD_RATE_LIMIT, envoy_schema
-from limen.server.exchange import Rejected
 from limen.server.grpc import Call, Code, Failed, Methods, Unary
 from limen.server.grpc.health import Health
 from limen.server.grpc.reflection import Reflection
-from limen.server.service import Service
+from limen.server.http.exchange import Rejected
+from limen.server.worker.container import Service
 
 _CODES = {
     401: Code.UNAUTHENTICATED,

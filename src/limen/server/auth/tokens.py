@@ -23,8 +23,8 @@ from msgspec import Struct, structs
 from limen.errors import StoreError
 from limen.rules.stores.tokens import Role, Token, digest_of
 from limen.rules.sync.last_good import replace
-from limen.server.dashboard.cookie import GONE, Cookies, counts_for, refuse_other_sites
-from limen.server.exchange import Rejected, Scope, single_header
+from limen.server.auth.cookies import GONE, Cookies, counts_for, refuse_other_sites
+from limen.server.http.exchange import Rejected, Scope, single_header
 
 ROLES: tuple[Role, ...] = get_args(Role)
 _ASKERS: tuple[Role, ...] = ("check", "admin")

@@ -24,8 +24,8 @@ from limen import wire
 from limen.http.problem import CONTENT_TYPE
 from limen.rules.spec import json_schema
 from limen.server.http import ProblemDocument
-from limen.server.service import Health
 from limen.server.settings import Settings
+from limen.server.worker.container import Health
 
 SCHEME = "token"
 """What the description calls the way in."""

@@ -14,6 +14,7 @@ from limen import AsyncLimiter, wire
 from limen.engine import AsyncEngine
 from limen.http import answer_of_verdict, raw_headers
 from limen.rules import RuleSet, parse, parse_text
+from limen.server.api.cache import Memo
 from limen.server.api.handlers import CheckHandlers
 from limen.server.api.receipts import Receipts
 from limen.server.api.requests import _ROOM
@@ -21,7 +22,6 @@ from limen.server.api.response_templates import template_of
 from limen.server.api.verdict_response import rate_limit_headers, verdict_message
 from limen.server.http import Request
 from limen.server.insight.watch import Watch
-from limen.server.memo import Memo
 from limen.testing import ManualClock
 from tests.server.admin.driving import StubPeer
 

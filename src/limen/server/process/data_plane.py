@@ -9,9 +9,11 @@ import msgspec
 from msgspec import Struct
 
 from limen.errors import InvalidInput, InvalidLimit
-from limen.server.access import admit
 from limen.server.api.handlers import SLOTS
-from limen.server.exchange import (
+from limen.server.auth.tokens import admit
+from limen.server.gateway import auth
+from limen.server.http import Request, Response
+from limen.server.http.exchange import (
     JSON,
     NO_STORE,
     RETRY_SOON,
@@ -22,10 +24,8 @@ from limen.server.exchange import (
     repeated_header,
     wrong_method,
 )
-from limen.server.gateway import auth
-from limen.server.http import Request, Response
 from limen.server.insight.watch import Surface
-from limen.server.service import Service
+from limen.server.worker.container import Service
 
 HEALTH_PATHS = ("/healthz", "/readyz")
 _PEER_HEALTH = "/healthcheck"

@@ -15,20 +15,20 @@ from typing import NoReturn
 from msgspec import Struct
 
 from limen.errors import ConfigurationError
-from limen.server import logs
-from limen.server.control_plane import ControlServer, control_plane
-from limen.server.data_plane import DataPlane
-from limen.server.envoy.methods import methods_of
 from limen.server.grpc import GrpcConnections, GrpcLimits
 from limen.server.http import HttpConnections, HttpLimits
 from limen.server.insight.workers import gathering
-from limen.server.listen import Tls, bind
-from limen.server.place import Place, Prepared
-from limen.server.serve import Hooks, Site, serve
-from limen.server.service import Service
+from limen.server.process import logs
+from limen.server.process.control_plane import ControlServer, control_plane
+from limen.server.process.data_plane import DataPlane
+from limen.server.process.grpc_methods import methods_of
+from limen.server.process.listen import Tls, bind
+from limen.server.process.server import Hooks, Site, serve
+from limen.server.process.supervisor import Parent, supervise
 from limen.server.settings import Settings
 from limen.server.settings.bind import Bind
-from limen.server.supervise import Parent, supervise
+from limen.server.worker.container import Service
+from limen.server.worker.data_dir import Place, Prepared
 
 _LEAST_MESSAGE = 1_048_576
 _PARENTS_PATIENCE_S = 10.0

@@ -14,16 +14,16 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from limen.server import http
-from limen.server.access import unknown
 from limen.server.admin import admin_app
 from limen.server.admin.problems import asgi_response
+from limen.server.auth.tokens import unknown
 from limen.server.dashboard import pages
 from limen.server.dashboard import session as sessions
-from limen.server.data_plane import HEALTH_PATHS, health_response
-from limen.server.exchange import JSON
+from limen.server.http.exchange import JSON
 from limen.server.insight.metrics import metrics_text
-from limen.server.listen import Tls
-from limen.server.service import Service
+from limen.server.process.data_plane import HEALTH_PATHS, health_response
+from limen.server.process.listen import Tls
+from limen.server.worker.container import Service
 
 _MAX_CONNECTIONS, _MAX_SOCKETS = 200, 250
 """Above the first number requests get 503, above the second connections are closed at once: open

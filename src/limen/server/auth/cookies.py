@@ -14,7 +14,7 @@ import re
 
 from msgspec import Struct
 
-from limen.server.exchange import Rejected, Scope, header
+from limen.server.http.exchange import Rejected, Scope, header
 
 NAME = "limen_session"
 PATH = "/session"

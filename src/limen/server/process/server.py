@@ -20,8 +20,8 @@ from msgspec import Struct
 from limen.errors import LimenError
 from limen.masking import masked
 from limen.server.http.connections import GRACE_S, HttpLimits
-from limen.server.listen import BACKLOG, Tls, bind
-from limen.server.supervise import Parent
+from limen.server.process.listen import BACKLOG, Tls, bind
+from limen.server.process.supervisor import Parent
 
 __all__ = ["Companion", "Hooks", "HttpLimits", "Program", "Site", "Tls", "bind", "serve"]
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from limen.errors import ConfigurationError, shown
-from limen.server.certificate import expiry_warning
+from limen.server.process.certificate import expiry_warning
 
 BACKLOG = 2_048
 """How many clients the kernel lets in that nobody has accepted yet."""

@@ -24,18 +24,18 @@ from limen.rules import RuleSet
 from limen.rules.stores.file import FileStore
 from limen.rules.stores.sql import SqlStore
 from limen.rules.sync import Follower, Status, SwitchFile
-from limen.server.access import Access
 from limen.server.api.handlers import CheckHandlers
 from limen.server.api.receipts import Receipts
-from limen.server.audit import AuditWriter
-from limen.server.dashboard.cookie import Cookies
+from limen.server.auth.cookies import Cookies
+from limen.server.auth.tokens import Access
 from limen.server.envoy.service import RateLimits
-from limen.server.exchange import RETRY_SOON, Rejected, RequestIds
+from limen.server.http.exchange import RETRY_SOON, Rejected, RequestIds
 from limen.server.insight.insight import Insight
 from limen.server.insight.watch import Watch
-from limen.server.place import Place
-from limen.server.pools import Pools
 from limen.server.settings import Settings
+from limen.server.worker.audit import AuditWriter
+from limen.server.worker.data_dir import Place
+from limen.server.worker.pools import Pools
 
 _LOOK_S = 1.0
 _FIRST_RULES_S = 2.0

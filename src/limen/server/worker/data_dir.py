@@ -140,7 +140,7 @@ class Place:
         # Only where nobody chose the place: elsewhere, no rules may be what somebody wants.
         if self._settings.rules.get_secret_value() or await books.latest() is not None:
             return False
-        text = (resources.files("limen.server") / "starter.yaml").read_text("utf-8")
+        text = (resources.files("limen.server.worker") / "starter.yaml").read_text("utf-8")
         document = dict(parse_text(text).document)
         await books.save(document, author="limen", comment="the starter rules", base=None)
         return True

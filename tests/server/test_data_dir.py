@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from limen.errors import ConfigurationError
-from limen.server.place import Place
 from limen.server.settings import load
+from limen.server.worker.data_dir import Place
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar, TypeVarTuple
 
-from limen.server.exchange import Rejected
+from limen.server.http.exchange import Rejected
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -1,0 +1,1 @@
+"""Authentication: tokens with their roles, and session cookies. Knows nothing of routes."""
