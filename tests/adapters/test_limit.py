@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limen import Concurrency, ConfigurationError, InvalidInput, InvalidLimit, Limit
+from limen._internal.functions import call_sync
 from limen.adapters import AddressSettings, RateLimit, Request, either, header, ip
 from limen.adapters.keys import key_of
 from limen.adapters.limit import Item
-from limen.adapters.plan import apart, item_of, joined, unasked
+from limen.adapters.plan import apart, asked_item, joined, plain_item, unasked
+from limen.flow import run
 from limen.http import ClientAddresses
 
 FORWARDED_BY_7 = AddressSettings(trusted_proxies=("10.0.0.7",), header="forwarded")
@@ -63,6 +65,12 @@ class Asked(Request):
 
     def header(self, name: str) -> Sequence[str]:
         return [self._headers[name]] if name in self._headers else []
+
+
+def item_of(limit: RateLimit, request: Request) -> Item | None:
+    if limit.has_functions:
+        return run(asked_item(limit, request, call_sync))
+    return plain_item(limit, request)
 
 
 def texts(limit: RateLimit, request: Request) -> list[str]:

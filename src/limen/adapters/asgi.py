@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from limen.adapters.aio import AsyncDoor
 from limen.adapters.limit import RateLimit
 from limen.adapters.manner import Options
-from limen.adapters.request import UNMATCHED, Request, Response
+from limen.adapters.request import Request, Response
 from limen.adapters.visit import Visit
 from limen.http import OPTIONAL_WHITESPACE, ClientAddresses, Refusal, Routes
 from limen.model import Concurrency, Limit
@@ -110,7 +110,7 @@ class RateLimitMiddleware:
 class AsgiRequest(Request):
     """A scope, as limits see it. Functions of the user's get this, for there is nothing native."""
 
-    __slots__ = ("_routes", "scope")
+    __slots__ = ("scope",)
 
     def __init__(
         self,
@@ -119,10 +119,9 @@ class AsgiRequest(Request):
         routes: Routes | None = None,
         native: Any = None,
     ) -> None:
-        super().__init__(native, addresses)
+        super().__init__(native, addresses, routes)
         self.scope: Scope = scope
         """The scope itself."""
-        self._routes = routes
 
     @property
     def method(self) -> str:
@@ -145,16 +144,6 @@ class AsgiRequest(Request):
     def header(self, name: str) -> Sequence[str]:
         """Return the values of a header."""
         return values_of(self.scope, name)
-
-    @property
-    def route(self) -> str | None:
-        """The template, where templates were given."""
-        return None if self._routes is None else self._routes.template_of(self.path, decoded=True)
-
-    @property
-    def endpoint(self) -> str | None:
-        """The template. All paths that match none of those given are one endpoint."""
-        return self.route if self._routes is None else self.route or UNMATCHED
 
     def is_socket(self, peer: str) -> bool:
         """Return False: servers have no address for a socket. Any text comes from a header."""

@@ -9,17 +9,15 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import Struct
-
 from limen.adapters.limit import Item, RateLimit
-from limen.adapters.plan import joined
+from limen.adapters.plan import has_slots, joined
 from limen.adapters.visit import Actual, Passage
 from limen.client import AsyncClient, Client, ServiceRefused
 from limen.clock import Clock, SystemClock
 from limen.errors import ConfigurationError, InvalidInput, RateLimitExceeded, shown
 from limen.flow import Flow
 from limen.limiter import AsyncLimiter, Limiter
-from limen.model import Check, Concurrency, Limit
+from limen.model import Concurrency, Limit
 
 if TYPE_CHECKING:
     from limen.engine import AsyncEngine, Engine
@@ -87,28 +85,16 @@ def _article(name: str) -> str:
     return f"an {name}" if name[0] in "AEIOaeio" else f"a {name}"
 
 
-class Driver(Struct, frozen=True):
-    """The calls that differ between threads and asyncio, where each returns an awaitable."""
-
-    run: Callable[[Flow[Any]], Any]
-    enter: Callable[[Any], Any]
-    """Acquire a slot, and renew it until it is left."""
-    leave: Callable[[Any], Any]
-    """Release a slot."""
-    sleep: Callable[[Clock, float], Any]
-    """Wait for a number of seconds."""
-
-
 class LimiterDecider:
     """Decides by a limiter: all limits in one call, all or nothing."""
 
-    def __init__(self, limiter: Any, driver: Driver) -> None:
+    def __init__(self, limiter: Any, *, is_async: bool) -> None:
         self.store: object = limiter
         """The counts: deciders of one store share them."""
         self.refund: Callable[[Any], Any] = limiter.refund
         """Give back what was charged."""
         self._limiter = limiter
-        self.driver = driver
+        self._is_async = is_async
 
     def settle(self, what: Any, actual: Actual) -> Any:
         """Correct what was charged."""
@@ -118,39 +104,37 @@ class LimiterDecider:
 
     def sleep(self, seconds: float) -> Any:
         """Wait."""
-        return self.driver.sleep(self._limiter.clock, seconds)
+        return _sleep(self._limiter.clock, seconds, self._is_async)
 
-    def hold(self, items: list[Item]) -> Flow[Passage]:
-        """Decide items of which at least one holds a slot until the response is sent."""
+    def ask(self, items: list[Item], passages: list[Passage]) -> Flow[None]:
+        """Decide items, and append the passage."""
         checks, places = joined(items)
-        slot = self._limiter.hold(*checks)
-        try:
-            yield self.driver.enter(slot)
-        except RateLimitExceeded as error:
-            return Passage(tuple(items), error.decision, self, places)
-        return Passage(tuple(items), slot.decision, self, places, slot)
+        slot: Any = None
+        if has_slots(items):
+            slot = self._limiter.hold(*checks)
+            try:
+                yield _acquire(slot, self._is_async)
+                decision = slot.decision
+            except RateLimitExceeded as error:
+                slot, decision = None, error.decision
+        else:
+            decision = yield self._limiter.run(self._limiter.prepare(checks))
+        passages.append(Passage(tuple(items), decision, self, places, slot))
 
 
 class _RulesDecider:
     """Decides by rules, up to the first item that is refused."""
 
-    def __init__(self, source: Any, store: object, refused: type[Any], driver: Driver) -> None:
+    def __init__(self, source: Any, store: object, refused: type[Any], *, is_async: bool) -> None:
         self.store = store
         self.settle: Callable[[Any, Actual], Any] = source.settle
         self.refund: Callable[[Any], Any] = source.refund
         self._refused = refused
-        self.driver = driver
-
-    def ask(self, items: list[Item], passages: list[Passage]) -> Any:
-        """Decide items, and append the passages."""
-        return self.driver.run(self._ask(items, passages))
-
-    def _ask(self, items: list[Item], passages: list[Passage]) -> Flow[None]:
-        raise NotImplementedError
+        self._is_async = is_async
 
     def _hold(self, item: Item, slot: Any) -> Flow[Passage]:
         try:
-            yield self.driver.enter(slot)
+            yield _acquire(slot, self._is_async)
         except self._refused as error:
             return Passage((item,), error.verdict, self)
         return Passage((item,), slot.verdict, self, slot=slot)
@@ -159,15 +143,16 @@ class _RulesDecider:
 class EngineDecider(_RulesDecider):
     """Decides by the rules of an engine, and before that limits of one's own by its limiter."""
 
-    def __init__(self, engine: Any, own: Any, driver: Driver) -> None:
+    def __init__(self, engine: Any, *, is_async: bool) -> None:
         from limen.engine import RequestRefused
 
-        super().__init__(engine, engine.limiter, RequestRefused, driver)
-        self.sleep: Callable[[float], Any] = own.sleep
+        super().__init__(engine, engine.limiter, RequestRefused, is_async=is_async)
         self._engine = engine
-        self._own = own
+        self._own = LimiterDecider(engine.limiter, is_async=is_async)
+        self.sleep: Callable[[float], Any] = self._own.sleep
 
-    def _ask(self, items: list[Item], passages: list[Passage]) -> Flow[None]:
+    def ask(self, items: list[Item], passages: list[Passage]) -> Flow[None]:
+        """Decide items, and append the passages."""
         own: list[Item] = []
         by_rules: Item | None = None
         for item in items:
@@ -176,13 +161,13 @@ class EngineDecider(_RulesDecider):
             else:
                 by_rules = item  # there is one: rules are asked once about a request
         if own:
-            yield self._own.ask(own, passages)
+            yield from self._own.ask(own, passages)
         if by_rules is None or not all(passages):
             return
         engine, attributes, cost = self._engine, by_rules.attributes, by_rules.cost
         asked = engine.ask(attributes, cost, slots=True)
         checks = tuple(asked.checks)
-        if _has_slot(checks):
+        if any(type(check.limit) is Concurrency for check in checks):
             passages.append((yield from self._hold(by_rules, engine.slot(attributes, cost))))
             return
         limiter = engine.limiter
@@ -190,25 +175,19 @@ class EngineDecider(_RulesDecider):
         passages.append(Passage((by_rules,), asked.verdict(decision), self))
 
 
-def _has_slot(checks: tuple[Check, ...]) -> bool:
-    for check in checks:  # noqa: SIM110  # asked of every request
-        if type(check.limit) is Concurrency:
-            return True
-    return False
-
-
 class ClientDecider(_RulesDecider):
     """Decides by a service: its rules, or limits of one's own, each in a call of its own."""
 
-    def __init__(self, client: Any, driver: Driver) -> None:
-        super().__init__(client, client, ServiceRefused, driver)
+    def __init__(self, client: Any, *, is_async: bool) -> None:
+        super().__init__(client, client, ServiceRefused, is_async=is_async)
         self._client = client
 
     def sleep(self, seconds: float) -> Any:
         """Wait."""
-        return self.driver.sleep(SystemClock(), seconds)
+        return _sleep(SystemClock(), seconds, self._is_async)
 
-    def _ask(self, items: list[Item], passages: list[Passage]) -> Flow[None]:
+    def ask(self, items: list[Item], passages: list[Passage]) -> Flow[None]:
+        """Decide items, and append the passages."""
         for item in items:
             if all(passages):
                 passages.append((yield from self._ask_one(item)))
@@ -230,12 +209,28 @@ class ClientDecider(_RulesDecider):
         return Passage((item,), (yield client.check(key, *limits, cost=item.cost)), self)
 
 
-def decider_of(
-    kind: Kind, source: Any, by_limiter: Callable[[Any, Driver], Any], driver: Driver
-) -> Any:
-    """Return the decider of a source. `by_limiter` makes the decider of a limiter."""
-    if kind == "limiter":
-        return by_limiter(source, driver)
-    if kind == "engine":
-        return EngineDecider(source, by_limiter(source.limiter, driver), driver)
-    return ClientDecider(source, driver)
+Decider = LimiterDecider | EngineDecider | ClientDecider
+_DECIDERS: dict[Kind, type[Decider]] = {
+    "limiter": LimiterDecider,
+    "engine": EngineDecider,
+    "client": ClientDecider,
+}
+
+
+def decider_of(kind: Kind, source: Any, *, is_async: bool) -> Decider:
+    """Return the decider of a source."""
+    return _DECIDERS[kind](source, is_async=is_async)
+
+
+def release(slot: Any, is_async: bool) -> Any:
+    """Release a slot. Returns an awaitable on asyncio."""
+    return slot.__aexit__(None, None, None) if is_async else slot.__exit__(None, None, None)
+
+
+def _acquire(slot: Any, is_async: bool) -> Any:
+    """Acquire a slot, and renew it until it is released."""
+    return slot.__aenter__() if is_async else slot.__enter__()
+
+
+def _sleep(clock: Clock, seconds: float, is_async: bool) -> Any:
+    return clock.sleep_async(seconds) if is_async else clock.sleep(seconds)

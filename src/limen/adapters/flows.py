@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
-from limen.adapters.deciders import Kind, valid_for
+from limen.adapters.deciders import decider_of, kind_of, release, valid_for
 from limen.adapters.limit import Item, RateLimit, rate_limits
 from limen.adapters.manner import Manner, Options, manner_of
-from limen.adapters.plan import apart, unasked
+from limen.adapters.plan import apart, asked_item, plain_item, unasked
 from limen.adapters.request import Request
 from limen.adapters.visit import Passage, Visit, log_not_settled
 from limen.errors import LimenError
@@ -18,17 +18,23 @@ from limen.model import Concurrency, Limit
 
 
 class DoorFlows:
-    """The limits of an adapter, its decider, and the end of each visit."""
+    """Where requests come through: whom to ask, about what, and how to tell the client.
+
+    An adapter makes a visit of each request, enters, and leaves when the response is sent.
+    """
+
+    _is_async: ClassVar[bool]
+    _call: ClassVar[Callable[..., Any]]
+    """Calls a function of the user's."""
 
     def __init__(
         self,
-        kind: Kind,
-        decider: Any,
+        source: object,
         limits: tuple[str | Limit | Concurrency | RateLimit, ...],
         options: Options,
     ) -> None:
-        self._kind = kind
-        self._decider = decider
+        self._kind = kind_of(source, is_async=self._is_async)
+        self._decider = decider_of(self._kind, source, is_async=self._is_async)
         self.manner: Manner = manner_of(options)
         """How clients are told."""
         self.limits: tuple[RateLimit, ...] = self.take(*limits)
@@ -45,6 +51,45 @@ class DoorFlows:
     def visit(self, request: Request) -> Visit:
         """Begin with a request."""
         return Visit(request, self.manner)
+
+    def give_back(self, visit: Visit) -> Any:
+        """Give back what those charged who let a request pass that was refused after all."""
+        raise NotImplementedError
+
+    def _enter(
+        self, visit: Visit, limits: Iterable[RateLimit], request: Request, again: bool
+    ) -> Flow[bool]:
+        items: list[Item] = []
+        for limit in limits:
+            if limit.has_functions:
+                item = yield from asked_item(limit, request, self._call)
+            else:
+                item = plain_item(limit, request)
+            if item is None:
+                continue
+            if item.lacks:
+                visit.lacks(item.lacks)
+                yield self.give_back(visit)
+                return False
+            items.append(item)
+        passages = visit.passages
+        before = len(passages)
+        if before or len(items) > 1:
+            items = self._unasked(items, [] if again else passages)
+        if not items:
+            return True
+        try:
+            yield from self._decider.ask(items, passages)
+            delay = _delay_of(passages[before:])
+            if delay:
+                visit.request.check_delay(delay)
+                yield self._decider.sleep(delay)
+        except BaseException:
+            yield self.give_back(visit)
+            raise
+        if delay is None:
+            yield self.give_back(visit)
+        return delay is not None
 
     def _unasked(self, items: list[Item], passages: list[Passage]) -> list[Item]:
         """Return the items that the passages did not ask about already."""
@@ -79,12 +124,12 @@ class DoorFlows:
     def _let_go(self, slot: Any) -> Flow[None]:
         """Let go of a slot. An error keeps no other slot from being let go."""
         try:
-            yield self._decider.driver.leave(slot)
+            yield release(slot, self._is_async)
         except LimenError as error:
             log_not_settled(error)
 
 
-def delay_of(passages: Iterable[Passage]) -> float | None:
+def _delay_of(passages: Iterable[Passage]) -> float | None:
     """Return how long leaky buckets delay a request, in seconds; None when it is refused."""
     delay = 0.0
     for passage in passages:

@@ -1,19 +1,17 @@
-"""From a request and a `RateLimit` to what is asked. Pure, but for the user's own functions.
-
-`item_of` is for threads, `item_of_async` for asyncio: the second awaits what the user's functions
-return, and is otherwise the same.
-"""
+"""From a request and a `RateLimit` to what is asked. Pure, but for the user's own functions."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-from limen._internal.functions import call_async, call_sync, name_of
+from limen._internal.functions import name_of
 from limen.adapters.keys import Key
-from limen.adapters.limit import Item, RateLimit
+from limen.adapters.limit import Attributes, Item, RateLimit
 from limen.adapters.request import Request
 from limen.errors import ConfigurationError
+from limen.flow import Flow
 from limen.model import Check
 
 _logger = logging.getLogger("limen")
@@ -27,47 +25,34 @@ _UNKNOWN_CLIENT = (
 )
 
 
-def item_of(limit: RateLimit, request: Request) -> Item | None:
-    """Return what to ask; None when the request is not limited."""
+def plain_item(limit: RateLimit, request: Request) -> Item | None:
+    """Return what to ask where none of the user's functions has to be called for that."""
+    cost: Any = limit.cost  # a number, then
+    if not limit.limits:
+        return Item(limit, cost, attributes=request.attributes())
+    return _item(limit, cost, request, limit.key.text(request), None)
+
+
+def asked_item(limit: RateLimit, request: Request, call: Callable[..., Any]) -> Flow[Item | None]:
+    """Return what to ask; None when the request is not limited. `call` calls a user's function."""
     native = request.native
-    if limit.exempt_when is not None and call_sync(limit.exempt_when, native):
+    if limit.exempt_when is not None and (yield call(limit.exempt_when, native)):
         return None
     cost = limit.cost
     if not isinstance(cost, int):
-        cost = limit.valid_cost(call_sync(cost, native))
+        cost = limit.valid_cost((yield call(cost, native)))
     if not limit.limits:
-        more = call_sync(limit.attributes, native) if limit.attributes is not None else None
-        return Item(limit, cost, attributes=_attributes(limit, request, more))
+        attributes = request.attributes()
+        if limit.attributes is not None:
+            _add(attributes, limit.attributes, (yield call(limit.attributes, native)))
+        return Item(limit, cost, attributes=attributes)
     key = limit.key
     if key.function is None:
         return _item(limit, cost, request, key.text(request), None)
     try:
-        answer = call_sync(key.function, native)
+        answer = yield call(key.function, native)
     except ConfigurationError:
         raise  # no answer of the function's, but a function that cannot be asked here
-    except Exception as error:
-        if request.passes(error):
-            raise
-        return _without_key(limit, cost, request, None, error)
-    return _item(limit, cost, request, key.answered(answer), answer)
-
-
-async def item_of_async(limit: RateLimit, request: Request) -> Item | None:
-    """Return the same as `item_of`, where the user's functions may be async."""
-    native = request.native
-    if limit.exempt_when is not None and await call_async(limit.exempt_when, native):
-        return None
-    cost = limit.cost
-    if not isinstance(cost, int):
-        cost = limit.valid_cost(await call_async(cost, native))
-    if not limit.limits:
-        more = await call_async(limit.attributes, native) if limit.attributes is not None else None
-        return Item(limit, cost, attributes=_attributes(limit, request, more))
-    key = limit.key
-    if key.function is None:
-        return _item(limit, cost, request, key.text(request), None)
-    try:
-        answer = await call_async(key.function, native)
     except Exception as error:
         if request.passes(error):
             raise
@@ -186,16 +171,14 @@ def _lacks(key: Key) -> tuple[str, ...]:
 _DONE = {"skip": "not limited", "deny": "refused"}
 
 
-def _attributes(limit: RateLimit, request: Request, more: object) -> Mapping[str, str]:
-    found = request.attributes()
-    if more is None or limit.attributes is None:
-        return found
-    name = name_of(limit.attributes)
-    if not isinstance(more, Mapping):
+def _add(found: dict[str, str], function: Attributes, more: object) -> None:
+    """Add the attributes that a function returned; None removes one."""
+    name = name_of(function)
+    if not isinstance(more, Mapping | None):
         raise ConfigurationError(
             f"the attributes function {name} returned {type(more).__name__}, and not a mapping"
         )
-    for attribute, value in more.items():
+    for attribute, value in (more or {}).items():
         if value is None:
             found.pop(attribute, None)
         elif isinstance(value, str):
@@ -205,4 +188,3 @@ def _attributes(limit: RateLimit, request: Request, more: object) -> Mapping[str
                 f"the attributes function {name} returned {type(value).__name__} for "
                 f"{attribute!r}, and not text"
             )
-    return found

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from limen.http import Client, ClientAddresses, normal_path
+from limen.http import Client, ClientAddresses, Routes, normal_path
 
 # Servers that read proxies' headers themselves take any text there for an address. Whoever sends
 # one that is none is counted with those who do the same: he has no choice of buckets.
@@ -23,16 +23,19 @@ UNMATCHED = "(none)"
 class Request(ABC):
     """A request, as limits see it."""
 
-    __slots__ = ("_addresses", "_native")
+    __slots__ = ("_addresses", "_native", "_routes")
 
     address_setting: ClassVar[str] = (
         "trusted_proxies of addresses=AddressSettings(trusted_proxies=..., header=...)"
     )
     """The setting that lists trusted proxies, for messages."""
 
-    def __init__(self, native: Any, addresses: ClientAddresses) -> None:
+    def __init__(
+        self, native: Any, addresses: ClientAddresses, routes: Routes | None = None
+    ) -> None:
         self._native = native
         self._addresses = addresses
+        self._routes = routes
 
     @property
     def native(self) -> Any:
@@ -66,13 +69,19 @@ class Request(ABC):
 
     @property
     def route(self) -> str | None:
-        """The template of the path: `"/users/{id}"`. None where it is not known, or not yet."""
-        return None
+        """The template of the path: `"/users/{id}"`. None where it is not known, or not yet.
+
+        Here, the one of the templates that were given.
+        """
+        return None if self._routes is None else self._routes.template_of(self.path, decoded=True)
 
     @property
     def endpoint(self) -> str | None:
-        """What tells endpoints apart: the methods and the template, `"GET /users/{id}"`."""
-        return self.route
+        """What tells endpoints apart: the methods and the template, `"GET /users/{id}"`.
+
+        Of templates that were given, all paths that match none are one endpoint.
+        """
+        return self.route if self._routes is None else self.route or UNMATCHED
 
     @property
     def user(self) -> str | None:
@@ -99,6 +108,9 @@ class Request(ABC):
         Such an error, as `abort(401)` raises it, is raised unchanged.
         """
         return False
+
+    def check_delay(self, delay: float) -> None:  # noqa: B027  # most requests can be delayed
+        """Raise an exception if the request cannot be delayed by so many seconds."""
 
     def attributes(self) -> dict[str, str]:
         """Return what rules may match and count by. What is not known is left out."""

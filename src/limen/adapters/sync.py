@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Unpack
 
-from limen.adapters.deciders import Driver, LimiterDecider, decider_of, kind_of
-from limen.adapters.flows import DoorFlows, delay_of
-from limen.adapters.limit import Item, RateLimit
+from limen._internal.functions import call_sync
+from limen.adapters.flows import DoorFlows
+from limen.adapters.limit import RateLimit
 from limen.adapters.manner import Options
-from limen.adapters.plan import has_slots, item_of, joined
 from limen.adapters.request import Request
-from limen.adapters.visit import Passage, Visit
+from limen.adapters.visit import Visit
 from limen.flow import run
 from limen.model import Concurrency, Limit
 
@@ -21,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Door(DoorFlows):
-    """Where requests come through: whom to ask, about what, and how to tell the client.
+    """Decides requests in threads. See `DoorFlows`."""
 
-    An adapter makes a visit of each request, enters, and leaves when the response is sent.
-    """
+    _is_async = False
+    _call = staticmethod(call_sync)
 
     def __init__(
         self,
@@ -34,8 +32,7 @@ class Door(DoorFlows):
         **options: Unpack[Options],
     ) -> None:
         self._adapter = adapter
-        kind = kind_of(source, is_async=False)
-        super().__init__(kind, decider_of(kind, source, _LimiterDecider, _DRIVER), limits, options)
+        super().__init__(source, limits, options)
 
     def take(self, *limits: str | Limit | Concurrency | RateLimit) -> tuple[RateLimit, ...]:
         """Return limits that can be asked about here, or raise `ConfigurationError`."""
@@ -58,34 +55,7 @@ class Door(DoorFlows):
         What was asked already is not asked once more, unless `again` says that it is to be charged
         twice. A leaky bucket delays the caller here.
         """
-        request = request or visit.request
-        items: list[Item] = []
-        for limit in limits:
-            item = item_of(limit, request)
-            if item is None:
-                continue
-            if item.lacks:
-                visit.lacks(item.lacks)
-                self.give_back(visit)
-                return False
-            items.append(item)
-        passages = visit.passages
-        before = len(passages)
-        if before or len(items) > 1:
-            items = self._unasked(items, [] if again else passages)
-        if not items:
-            return True
-        try:
-            self._decider.ask(items, passages)
-            delay = delay_of(passages[before:])
-            if delay:
-                self.sit_out(visit, delay)
-        except BaseException:
-            self.give_back(visit)
-            raise
-        if delay is None:
-            self.give_back(visit)
-        return delay is not None
+        return run(self._enter(visit, limits, request or visit.request, again))
 
     def leave(self, visit: Visit, response: Any) -> None:
         """Settle what the response says, and let go of what was held."""
@@ -94,26 +64,3 @@ class Door(DoorFlows):
     def give_back(self, visit: Visit) -> None:
         """Give back what those charged who let a request pass that was refused after all."""
         run(self._give_back(visit))
-
-    def sit_out(self, visit: Visit, delay: float) -> None:
-        """Wait as long as a leaky bucket says. Who knows a deadline overrides it."""
-        self._decider.sleep(delay)
-
-
-class _LimiterDecider(LimiterDecider):
-    def ask(self, items: list[Item], passages: list[Passage]) -> None:
-        """Decide items, and append the passage."""
-        if has_slots(items):
-            passages.append(run(self.hold(items)))
-            return
-        checks, places = joined(items)
-        decision = self._limiter.run(self._limiter.prepare(checks))
-        passages.append(Passage(tuple(items), decision, self, places))
-
-
-_DRIVER = Driver(
-    run=run,
-    enter=methodcaller("__enter__"),
-    leave=methodcaller("__exit__", None, None, None),
-    sleep=lambda clock, seconds: clock.sleep(seconds),
-)

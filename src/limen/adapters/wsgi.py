@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from limen.adapters.limit import RateLimit
 from limen.adapters.manner import Options
-from limen.adapters.request import UNMATCHED, Request, Response
+from limen.adapters.request import Request, Response
 from limen.adapters.sync import Door
 from limen.adapters.visit import Visit
 from limen.http import OPTIONAL_WHITESPACE, ClientAddresses, Routes
@@ -90,7 +90,7 @@ class RateLimitMiddleware:
 class WsgiRequest(Request):
     """An environ, as limits see it. Functions of the user's get this: there is nothing native."""
 
-    __slots__ = ("_routes", "environ")
+    __slots__ = ("environ",)
 
     def __init__(
         self,
@@ -99,10 +99,9 @@ class WsgiRequest(Request):
         routes: Routes | None = None,
         native: Any = None,
     ) -> None:
-        super().__init__(native, addresses)
+        super().__init__(native, addresses, routes)
         self.environ: WSGIEnvironment = environ
         """The environ itself."""
-        self._routes = routes
 
     @property
     def method(self) -> str:
@@ -130,16 +129,6 @@ class WsgiRequest(Request):
             variable = f"HTTP_{variable}"
         found = self._text(variable).strip(OPTIONAL_WHITESPACE)
         return (found,) if found else ()
-
-    @property
-    def route(self) -> str | None:
-        """The template, where templates were given."""
-        return None if self._routes is None else self._routes.template_of(self.path, decoded=True)
-
-    @property
-    def endpoint(self) -> str | None:
-        """The template. All paths that match none of those given are one endpoint."""
-        return self.route if self._routes is None else self.route or UNMATCHED
 
     @property
     def user(self) -> str | None:

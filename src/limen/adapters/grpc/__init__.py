@@ -17,10 +17,9 @@ except ImportError as _error:
     raise missing("grpc", _error) from None
 
 from limen.adapters.grpc.aio import AsyncRateLimitInterceptor
-from limen.adapters.grpc.call import Call, CallResponse
+from limen.adapters.grpc.call import Call, CallResponse, visit_of
 from limen.adapters.grpc.methods import INFRASTRUCTURE
 from limen.adapters.grpc.sync import RateLimitInterceptor
-from limen.adapters.grpc.telling import visit_of
 
 __all__ = [
     "INFRASTRUCTURE",

@@ -1,8 +1,14 @@
-"""A call as limits see it, as the functions of a user see it, and how it ended."""
+"""A call as limits see it, as the functions of a user see it, how it ended, what it was told. Pure.
+
+The headers of a limit are metadata here. A call that succeeds gets them in front, with the initial
+metadata; one that fails before its first message gets them with its status: who gets anything
+earlier than that is told that the call has begun to answer, and may not try it again by itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -11,7 +17,16 @@ import grpc.aio
 from msgspec import Struct
 
 from limen.adapters.request import Request
+from limen.adapters.visit import Visit
+from limen.errors import ConfigurationError
 from limen.http import OPTIONAL_WHITESPACE, ClientAddresses
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+OK: grpc.StatusCode = grpc.StatusCode.OK
+UNKNOWN: grpc.StatusCode = grpc.StatusCode.UNKNOWN
+CANCELLED: grpc.StatusCode = grpc.StatusCode.CANCELLED
+
+_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class Call:
@@ -66,6 +81,17 @@ class CallResponse(Struct, frozen=True):
     """The last of them, None without one: `settle=lambda response: response.message.tokens`."""
 
 
+class TooLate(Exception):
+    """A call is let in, but would begin after its deadline."""
+
+    def __init__(self, delay: float, remaining: float) -> None:
+        super().__init__(delay, remaining)
+        self.delay: float = delay
+        """In how many seconds it would begin."""
+        self.remaining: float = remaining
+        """In how many seconds its deadline is."""
+
+
 class CallRequest(Request):
     """A call, as limits see it."""
 
@@ -107,6 +133,12 @@ class CallRequest(Request):
         first: bytes | None = next(iter(identities or ()), None)
         return first.decode("utf-8", "surrogateescape") if first else None
 
+    def check_delay(self, delay: float) -> None:
+        """Raise `TooLate` for a call that would begin after its deadline."""
+        remaining = self.native.time_remaining()
+        if remaining is not None and delay >= remaining:
+            raise TooLate(delay, remaining)
+
     def passes(self, error: Exception) -> bool:
         """Return whether the function has ended the call by `call.context.abort`.
 
@@ -132,3 +164,81 @@ def address_of(peer: str) -> str | None:
     if kind not in ("ipv4", "ipv6"):
         return None
     return unquote(rest).rpartition(":")[0].strip("[]")
+
+
+class Telling:
+    """What a call has been told so far, and how it is going."""
+
+    __slots__ = ("_end", "_response", "code", "is_told", "message", "messages_sent", "visit")
+
+    def __init__(self, visit: Visit) -> None:
+        self.visit: Visit = visit
+        self.code: Any = None
+        """What the handler set; None when it set nothing."""
+        self.messages_sent: int = 0
+        self.message: Any = None
+        self.is_told: bool = False
+        """Whether the client has the headers."""
+        self._end = threading.Lock()
+        self._response: CallResponse | None = None
+
+    def headers(self) -> Metadata:
+        """Return what the client is yet to be told; nothing the second time."""
+        if self.is_told:
+            return ()
+        self.is_told = True
+        return metadata_of(self.visit.headers())
+
+    def sends(self, message: Any) -> None:
+        """Note a message of the handler's."""
+        self.messages_sent += 1
+        self.message = message
+
+    def ends(self) -> bool:
+        """Say that the call is over; True for who says it first, and has to see to the rest."""
+        return self._end.acquire(blocking=False)
+
+    def responded(self, fallback: grpc.StatusCode) -> CallResponse:
+        """Return how the call ended, and let limits look at it. `fallback` is its code if the
+        handler set none.
+        """
+        if self._response is None:
+            self._response = CallResponse(
+                code_of(self.code, fallback), self.messages_sent, self.message
+            )
+            self.visit.responded(self._response)
+        return self._response
+
+
+def visit_of(context: object) -> Visit:
+    """Return what limits said to a call, in its handler: `visit_of(context).costs(7)`."""
+    telling = telling_of(context)
+    if telling is None:
+        raise ConfigurationError(
+            "no limit looked at this call: its method is exempt, or the server has no "
+            "RateLimitInterceptor"
+        )
+    return telling.visit
+
+
+def telling_of(context: object) -> Telling | None:
+    """Return what an interceptor further out tells the call; None when there is none."""
+    found = getattr(context, "limen", None)
+    return found if isinstance(found, Telling) else None
+
+
+def metadata_of(headers: Iterable[tuple[str, str]]) -> Metadata:
+    """Return headers as metadata has them: names in lower case."""
+    return tuple([(name.lower(), value) for name, value in headers])
+
+
+def code_of(code: Any, fallback: grpc.StatusCode) -> grpc.StatusCode:
+    """Return the code that a client sees, where a handler set this one. Some set numbers.
+
+    Who fails does not get away with OK, and who is gone sees nothing any more.
+    """
+    if code is None or fallback is CANCELLED:
+        return fallback
+    if not isinstance(code, grpc.StatusCode):
+        code = _BY_NUMBER.get(code, UNKNOWN)
+    return fallback if code is OK else code

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import grpc
 from msgspec import Struct, structs
 
-from limen.adapters.grpc.telling import Metadata, metadata_of
+from limen.adapters.grpc.call import Metadata, TooLate, metadata_of
 from limen.adapters.manner import Manner, Options
 from limen.adapters.visit import Visit
 from limen.errors import ConfigurationError
@@ -40,17 +40,6 @@ class Denial(Struct, frozen=True):
     detail: str
     metadata: Metadata
     """What goes along at the end."""
-
-
-class TooLate(Exception):
-    """A call is let in, but would begin after its deadline."""
-
-    def __init__(self, delay: float, remaining: float) -> None:
-        super().__init__(delay, remaining)
-        self.delay: float = delay
-        """In how many seconds it would begin."""
-        self.remaining: float = remaining
-        """In how many seconds its deadline is."""
 
 
 def refuse_options(options: Options, manner: Manner) -> None:
@@ -93,13 +82,6 @@ def denial_of_late(visit: Visit, late: TooLate) -> Denial:
     )
     told = headers(answer, visit.manner.styles, time.time())
     return _denial(_CODES[status], detail, answer, told)
-
-
-def late_by(delay: float, remaining: float | None) -> TooLate | None:
-    """Return what to raise for a call that would have to wait too long; None when it would not."""
-    if remaining is None or delay < remaining:
-        return None
-    return TooLate(delay, remaining)
 
 
 def _delaying(quota: Quota, wait: float) -> Quota:
