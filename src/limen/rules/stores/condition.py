@@ -50,17 +50,13 @@ async def look(connection: AsyncConnection) -> Condition:
         raise NotPrepared
     obstacle = None
     if error := newer_schema(row.revision):
-        obstacle = newer(str(error))
+        obstacle = Obstacle("schema", str(error))
     elif is_postgresql and row.is_standby:
-        obstacle = _read_only("the server is a standby; use the address of the primary")
+        reason = "the server is a standby; use the address of the primary"
+        obstacle = Obstacle("read-only", reason)
     elif is_postgresql and row.read_only == "on":
-        obstacle = _read_only("default_transaction_read_only is on; turn it off")
+        obstacle = Obstacle("read-only", "default_transaction_read_only is on; turn it off")
     return Condition(int(row.tokens), obstacle)
-
-
-def newer(reason: str) -> Obstacle:
-    """Return the obstacle of tables that a newer limen made."""
-    return Obstacle("schema", reason)
 
 
 def file_obstacle(path: Path) -> Obstacle | None:
@@ -74,9 +70,6 @@ def file_obstacle(path: Path) -> Obstacle | None:
     # SQLite also writes files beside it, for which it needs the folder.
     for each in (path, path.parent):
         if not os.access(each, os.W_OK):
-            return _read_only(f"this user cannot write {each}; allow it, or mount it writable")
+            reason = f"this user cannot write {each}; allow it, or mount it writable"
+            return Obstacle("read-only", reason)
     return None
-
-
-def _read_only(reason: str) -> Obstacle:
-    return Obstacle("read-only", reason)

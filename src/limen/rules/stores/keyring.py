@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from msgspec import structs
 from sqlalchemy import Row, delete, func, insert, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -15,11 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from limen.errors import InvalidInput, StoreError
 from limen.rules.stores.faults import NotPrepared
 from limen.rules.stores.ledger import Act, Ledger, State, state_in
-from limen.rules.stores.records import stamp, unstamped
+from limen.rules.stores.records import stamp
 from limen.rules.stores.tables import STATE, TOKENS
 from limen.rules.stores.tokens import (
     MAX_TOKENS,
-    ROLES,
     Grant,
     Token,
     digest_of,
@@ -47,10 +47,9 @@ async def state_and_tokens(connection: AsyncConnection) -> tuple[State, list[Tok
     return state_in(rows[0]), [_token(row) for row in rows if row.id is not None]
 
 
-async def add(
-    connection: AsyncConnection, ledger: Ledger, granted: Grant, what: Act
-) -> tuple[Token, str]:
+async def add(ledger: Ledger, granted: Grant, what: Act) -> tuple[Token, str]:
     """Create a token; return it with its secret."""
+    connection = ledger.connection
     await _make_room(connection, what.at)
     secret = await _unused_secret(connection)
     token = Token(
@@ -62,24 +61,17 @@ async def add(
         created_by=what.author,
         expires_at=granted.expires_at,
     )
-    await connection.execute(
-        insert(TOKENS).values(
-            id=token.id,
-            digest=token.digest,
-            role=token.role,
-            name=token.name,
-            created_at=stamp(token.created_at),
-            created_by=token.created_by,
-            expires_at=None if token.expires_at is None else stamp(token.expires_at),
-        )
-    )
+    expires_at = None if token.expires_at is None else stamp(token.expires_at)
+    times = {"created_at": stamp(token.created_at), "expires_at": expires_at}
+    await connection.execute(insert(TOKENS).values({**structs.asdict(token), **times}))
     await _count_change(connection)
     await ledger.note("token-create", str(token), what, fingerprint(token))
     return token, secret
 
 
-async def revoke(connection: AsyncConnection, ledger: Ledger, id: str, what: Act) -> Token:
-    """End a token, unless it was revoked before. Raises `InvalidInput` when there is none such."""
+async def revoke(ledger: Ledger, id: str, what: Act) -> Token:
+    """Revoke a token, unless it was revoked before. Raises `InvalidInput` for an unknown id."""
+    connection = ledger.connection
     row = (await connection.execute(select(TOKENS).where(TOKENS.c.id == id))).one_or_none()
     if row is None:
         raise InvalidInput(f"there is no token {id}; look at `limen token list`")
@@ -127,23 +119,7 @@ async def _count_change(connection: AsyncConnection) -> None:
 
 
 def _token(row: Row[Any]) -> Token:
-    if row.role not in ROLES:
-        raise _damaged(row)
     try:
-        return Token(
-            id=row.id,
-            role=row.role,
-            name=row.name,
-            digest=row.digest,
-            created_at=unstamped(row.created_at),
-            created_by=row.created_by,
-            expires_at=None if row.expires_at is None else unstamped(row.expires_at),
-            revoked_at=None if row.revoked_at is None else unstamped(row.revoked_at),
-            revoked_by=row.revoked_by,
-        )
-    except ValueError:
-        raise _damaged(row) from None
-
-
-def _damaged(row: Row[Any]) -> StoreError:
-    return StoreError(f"token {row.id} is not what was created: restore a backup")
+        return msgspec.convert(row, Token, from_attributes=True)
+    except msgspec.ValidationError:
+        raise StoreError(f"token {row.id} is not what was created: restore a backup") from None

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct, structs
 from sqlalchemy import Row, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -23,13 +24,15 @@ from limen.rules.stores.records import (
     AuditRow,
     StoredRuleSet,
     chained,
+    dumped,
     stamp,
     unstamped,
     valid_author,
     valid_comment,
-    written,
 )
 from limen.rules.stores.tables import AUDIT, RULE_SETS, SCHEMA, STATE
+
+T = TypeVar("T")
 
 
 class Act(Struct, frozen=True):
@@ -81,7 +84,7 @@ async def find(
     if row is None:
         there_are = f"the newest is {state.latest}" if state.latest else "there are none yet"
         raise InvalidInput(f"there is no version {version} of the rules; {there_are}")
-    found = _rule_set(row, state.active, _read(row.document, version))
+    found = _rule_set(row, state.active, _decoded(row.document, version, dict[str, Any]))
     if digest(found.document) != found.digest:
         raise _damaged(version)
     return found
@@ -145,7 +148,7 @@ class Ledger:
 
     def __init__(self, connection: AsyncConnection, state: State) -> None:
         self.state = state
-        self._connection = connection
+        self.connection = connection
 
     @classmethod
     async def locked(cls, connection: AsyncConnection) -> Ledger:
@@ -173,7 +176,7 @@ class Ledger:
 
     async def find(self, version: int) -> StoredRuleSet:
         """Return one version with its document."""
-        return await find(self._connection, version, self.state)
+        return await find(self.connection, version, self.state)
 
     async def append(self, document: dict[str, Any], what: Act) -> StoredRuleSet:
         """Add a version after the newest."""
@@ -181,7 +184,7 @@ class Ledger:
         before = (await self.find(parent)).document if parent else None
         self.state.latest = version = parent + 1
         found = [structs.asdict(change) for change in changes(before, document)]
-        await self._connection.execute(
+        await self.connection.execute(
             insert(RULE_SETS).values(
                 version=version,
                 parent=parent or None,
@@ -189,8 +192,8 @@ class Ledger:
                 author=what.author,
                 comment=what.comment,
                 created_at=stamp(what.at),
-                document=written(document),
-                changes=json.dumps(found, ensure_ascii=False, separators=(",", ":")),
+                document=dumped(document),
+                changes=dumped(found),
             )
         )
         return await self.find(version)
@@ -200,36 +203,11 @@ class Ledger:
         before = self.state.active
         if action != "save":
             self.state.active = rule_set.version
-        await self._enter(
-            AuditRow(
-                id=self.state.audit_id + 1,
-                at=what.at,
-                actor=what.author,
-                action=action,
-                version=rule_set.version,
-                before=before,
-                comment=what.comment,
-                digest=rule_set.digest,
-                hash="",
-            )
-        )
+        await self._enter(action, what, rule_set.digest, version=rule_set.version, before=before)
 
     async def note(self, action: Action, subject: str, what: Act, digest: str = "") -> None:
         """Add a row to the audit about something else than a version."""
-        await self._enter(
-            AuditRow(
-                id=self.state.audit_id + 1,
-                at=what.at,
-                actor=what.author,
-                action=action,
-                version=None,
-                before=0,
-                comment=what.comment,
-                digest=digest,
-                hash="",
-                subject=subject,
-            )
-        )
+        await self._enter(action, what, digest, subject=subject)
 
     async def touch(self) -> None:
         """Write the state, and leave it as it is.
@@ -239,28 +217,37 @@ class Ledger:
         """
         audit_id = self.state.audit_id
         for number in (audit_id + 1, audit_id):
-            await self._connection.execute(update(STATE).values(audit_id=number))
+            await self.connection.execute(update(STATE).values(audit_id=number))
 
-    async def _enter(self, row: AuditRow) -> None:
-        """Write a row behind the last one, and the state that it leads to."""
+    async def _enter(
+        self,
+        action: Action,
+        what: Act,
+        digest: str,
+        *,
+        version: int | None = None,
+        before: int = 0,
+        subject: str = "",
+    ) -> None:
+        """Append an audit row, and write the state that it leads to."""
         state = self.state
-        row_hash = chained(state.audit_hash, row)
-        await self._connection.execute(
-            insert(AUDIT).values(
-                id=row.id,
-                at=stamp(row.at),
-                actor=row.actor,
-                action=row.action,
-                version=row.version,
-                active_before=row.before or None,
-                comment=row.comment,
-                digest=row.digest,
-                hash=row_hash,
-                subject=row.subject,
-            )
+        row = AuditRow(
+            id=state.audit_id + 1,
+            at=what.at,
+            actor=what.author,
+            action=action,
+            version=version,
+            before=before,
+            comment=what.comment,
+            digest=digest,
+            hash="",
+            subject=subject,
         )
-        state.audit_id, state.audit_hash = row.id, row_hash
-        await self._connection.execute(
+        state.audit_id, state.audit_hash = row.id, chained(state.audit_hash, row)
+        values = {**structs.asdict(row), "at": stamp(row.at), "hash": state.audit_hash}
+        values["active_before"] = values.pop("before") or None
+        await self.connection.execute(insert(AUDIT).values(values))
+        await self.connection.execute(
             update(STATE).values(
                 latest=state.latest or None,
                 active=state.active or None,
@@ -279,36 +266,20 @@ def _rule_set(row: Row[Any], active: int, document: dict[str, Any] | None) -> St
         author=row.author,
         comment=row.comment,
         created_at=unstamped(row.created_at),
-        changes=_changes(row),
+        changes=_decoded(row.changes, row.version, list[Change]),
         active=row.version == active,
     )
 
 
 def _audit_row(row: Row[Any]) -> AuditRow:
-    return AuditRow(
-        id=row.id,
-        at=unstamped(row.at),
-        actor=row.actor,
-        action=row.action,
-        version=row.version,
-        before=row.active_before or 0,
-        comment=row.comment,
-        digest=row.digest,
-        hash=row.hash,
-        subject=row.subject,
-    )
+    values = dict(row._mapping)
+    values["before"] = values.pop("active_before") or 0
+    return AuditRow(**{**values, "at": unstamped(row.at)})
 
 
-def _changes(row: Row[Any]) -> list[Change]:
+def _decoded(text: str, version: int, kind: type[T]) -> T:
     try:
-        return [Change(**each) for each in _read(row.changes, row.version)]
-    except TypeError:
-        raise _damaged(row.version) from None
-
-
-def _read(text: str, version: int) -> Any:
-    try:
-        return json.loads(text)
+        return msgspec.convert(json.loads(text), kind)
     except ValueError:
         raise _damaged(version) from None
 

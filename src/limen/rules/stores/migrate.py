@@ -21,13 +21,8 @@ VERSION_TABLE = SCHEMA.name
 _FOLDER = Path(__file__).with_name("migrations")
 
 
-def is_current(connection: Connection) -> bool:
-    """Return whether there is nothing to do. Raises `NewerSchema` for tables of a newer limen."""
-    return age(connection) == "current"
-
-
 def age(connection: Connection) -> Literal["none", "old", "current"]:
-    """Return whether there are tables, and of which limen. Raises as `is_current` does."""
+    """Return whether there are tables, and of which limen. Raises `NewerSchema` for a newer one."""
     revision = _revision(_context(connection))
     if revision is None:
         return "none"

@@ -85,18 +85,13 @@ class AuditRow(AuditEntry, frozen=True, kw_only=True):
     """The digest of the version or token, so that the hash covers it too; else empty."""
 
 
-def written(document: dict[str, Any]) -> str:
-    """Return a document as the text that is kept, with its keys in the order of the author."""
-    return dumped(document)
-
-
 def copied(document: dict[str, Any]) -> dict[str, Any]:
     """Return a document of our own, which nobody changes while it is being saved.
 
     Raises `InvalidRules` for what would not come back as it was: dates, tuples, numbers as keys.
     """
     try:
-        text = written(document)
+        text = dumped(document)
         text.encode()
         copy: dict[str, Any] = json.loads(text)
     except (TypeError, ValueError, RecursionError):
@@ -137,9 +132,7 @@ def unstamped(text: str) -> datetime:
 
 def valid_author(author: str) -> str:
     """Return the author, or raise `InvalidInput`."""
-    if not isinstance(author, str) or not author.strip():
-        raise InvalidInput(f"author must say who made the change, got {shown(author)}")
-    return valid_text("author", author, _MAX_AUTHOR)
+    return valid_text("author", author, _MAX_AUTHOR, meaning="who made the change")
 
 
 def valid_comment(comment: str) -> str:
@@ -149,9 +142,7 @@ def valid_comment(comment: str) -> str:
 
 def valid_subject(subject: str) -> str:
     """Return what an act is about, or raise `InvalidInput`."""
-    if not isinstance(subject, str) or not subject.strip():
-        raise InvalidInput(f"subject must say what the act is about, got {shown(subject)}")
-    return valid_text("subject", subject, MAX_SUBJECT)
+    return valid_text("subject", subject, MAX_SUBJECT, meaning="what the act is about")
 
 
 def valid_action(action: RecordedAction) -> RecordedAction:
@@ -169,8 +160,13 @@ def valid_version(name: str, value: int, lowest: int = 1) -> int:
     return value
 
 
-def valid_text(name: str, value: str, longest: int) -> str:
-    """Return a text that every database keeps as it is, or raise `InvalidInput`."""
+def valid_text(name: str, value: str, longest: int, meaning: str | None = None) -> str:
+    """Return a text that every database keeps as it is, or raise `InvalidInput`.
+
+    `meaning` says what a text that is required must say; None is a text that may be empty.
+    """
+    if meaning is not None and (not isinstance(value, str) or not value.strip()):
+        raise InvalidInput(f"{name} must say {meaning}, got {shown(value)}")
     if not isinstance(value, str) or len(value) > longest:
         raise InvalidInput(f"{name} must be text of at most {longest} characters")
     if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):

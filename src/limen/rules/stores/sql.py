@@ -29,7 +29,7 @@ from limen.rules.stores.tokens import Role, Token, grant, id_of
 
 try:
     from limen.rules.stores import condition, keyring
-    from limen.rules.stores.database import CONNECT_S, Database
+    from limen.rules.stores.database import CONNECT_S, Database, Work
     from limen.rules.stores.faults import TO_PREPARE, NewerSchema, NotPrepared
     from limen.rules.stores.ledger import (
         Ledger,
@@ -94,7 +94,8 @@ class SqlStore:
         from limen.rules.stores import migrate
 
         self._database.create_file()
-        if not await self._database.read(lambda opened: opened.run_sync(migrate.is_current)):
+        age = await self._database.read(lambda opened: opened.run_sync(migrate.age))
+        if age != "current":
             await self._database.migrate(lambda opened: opened.run_sync(migrate.upgrade))
 
     async def version(self) -> str:
@@ -162,8 +163,7 @@ class SqlStore:
         if base is not None:
             valid_version("base", base, lowest=0)
 
-        async def work(opened: AsyncConnection) -> StoredRuleSet:
-            ledger = await Ledger.locked(opened)
+        async def work(ledger: Ledger) -> StoredRuleSet:
             ledger.expect_latest(base)
             latest = ledger.state.latest
             found = await ledger.find(latest) if latest else None
@@ -174,7 +174,7 @@ class SqlStore:
                 await ledger.record("activate", found, what)
             return await ledger.find(found.version)
 
-        return await self._written(work)
+        return await self._write(work)
 
     async def activate(
         self, version: int, *, author: str, comment: str = "", expected: int | None = None
@@ -189,15 +189,14 @@ class SqlStore:
         if expected is not None:
             valid_version("expected", expected, lowest=0)
 
-        async def work(opened: AsyncConnection) -> StoredRuleSet:
-            ledger = await Ledger.locked(opened)
+        async def work(ledger: Ledger) -> StoredRuleSet:
             ledger.expect_active(expected)
             found = await ledger.find(version)
             if not found.active:
                 await ledger.record("activate", found, what)
             return await ledger.find(version)
 
-        return await self._written(work)
+        return await self._write(work)
 
     async def rollback(
         self, version: int, *, author: str, comment: str = "", base: int | None = None
@@ -213,8 +212,7 @@ class SqlStore:
         if base is not None:
             valid_version("base", base, lowest=0)
 
-        async def work(opened: AsyncConnection) -> StoredRuleSet:
-            ledger = await Ledger.locked(opened)
+        async def work(ledger: Ledger) -> StoredRuleSet:
             ledger.expect_latest(base)
             document = (await ledger.find(version)).document or {}
             check(document)
@@ -222,7 +220,7 @@ class SqlStore:
             await ledger.record("rollback", found, what)
             return await ledger.find(found.version)
 
-        return await self._written(work)
+        return await self._write(work)
 
     async def create_token(
         self, role: Role, name: str, author: str, expires_at: datetime | None = None
@@ -234,24 +232,16 @@ class SqlStore:
         """
         granted = grant(role, name, expires_at)
         what = act(author, granted.name)
-
-        async def work(opened: AsyncConnection) -> tuple[Token, str]:
-            return await keyring.add(opened, await Ledger.locked(opened), granted, what)
-
-        return await self._written(work)
+        return await self._write(lambda ledger: keyring.add(ledger, granted, what))
 
     async def revoke_token(self, id: str, author: str) -> Token:
         """Let a token hold no longer; nothing is written when it does not already.
 
         `id` may also be the secret itself. Raises `InvalidInput` when there is no such token.
         """
-        found = id_of(id)
+        token_id = id_of(id)
         what = act(author, "")
-
-        async def work(opened: AsyncConnection) -> Token:
-            return await keyring.revoke(opened, await Ledger.locked(opened), found, what)
-
-        return await self._written(work)
+        return await self._write(lambda ledger: keyring.revoke(ledger, token_id, what))
 
     async def tokens(self) -> list[Token]:
         """Return the tokens, newest first; also those that expired or were revoked."""
@@ -269,7 +259,7 @@ class SqlStore:
         try:
             found = await self._read(condition.look)
         except NewerSchema as error:
-            self.obstacle = condition.newer(str(error))
+            self.obstacle = condition.Obstacle("schema", str(error))
             raise
         self.obstacle = found.obstacle or obstacle
         return found.tokens
@@ -291,41 +281,30 @@ class SqlStore:
         valid_action(action)
         valid_subject(subject)
         what = act(author, comment, at)
-
-        async def work(opened: AsyncConnection) -> None:
-            await (await Ledger.locked(opened)).note(action, subject, what)
-
-        await self._written(work)
+        await self._write(lambda ledger: ledger.note(action, subject, what))
 
     async def check_writable(self) -> None:
         """Commit a write that leaves the data as it is. Raises `StoreError` if it fails."""
-
-        async def work(opened: AsyncConnection) -> None:
-            await (await Ledger.locked(opened)).touch()
-
-        await self._written(work)
+        await self._write(Ledger.touch)
 
     async def close(self) -> None:
         """Let go of the database. A later call opens it again."""
         await self._database.close()
 
-    async def _read(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        try:
-            return await self._database.read(work)
-        except NotPrepared:
-            better = await self._looked_at()
-            if better is None:
-                raise
-            raise better from None
+    async def _read(self, work: Work[T]) -> T:
+        return await self._run(self._database.read, work)
 
-    async def _written(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+    async def _write(self, work: Callable[[Ledger], Awaitable[T]]) -> T:
+        async def locked(connection: AsyncConnection) -> T:
+            return await work(await Ledger.locked(connection))
+
+        return await self._run(self._database.write, locked)
+
+    async def _run(self, transaction: Callable[[Work[T]], Awaitable[T]], work: Work[T]) -> T:
         try:
-            return await self._database.write(work)
-        except NotPrepared:
-            better = await self._looked_at()
-            if better is None:
-                raise
-            raise better from None
+            return await transaction(work)
+        except NotPrepared as error:
+            raise await self._looked_at() or error from None
 
     async def _looked_at(self) -> StoreError | None:
         """Return what to say of tables that are there, and not as they should be."""

@@ -137,11 +137,9 @@ def fingerprint(token: Token) -> str:
 
 
 def _valid_name(name: str) -> str:
-    if not isinstance(name, str) or not name.strip():
-        raise InvalidInput(f"name must say what the token is for, got {shown(name)}")
-    if _SECRET.search(name):
+    if isinstance(name, str) and _SECRET.search(name):
         raise InvalidInput("name must say what the token is for, got the secret of a token")
-    valid = valid_text("name", name, _MAX_NAME)
+    valid = valid_text("name", name, _MAX_NAME, meaning="what the token is for")
     if not valid.isprintable():
         raise InvalidInput(f"name must be on one line, without control characters: {shown(name)}")
     return valid
