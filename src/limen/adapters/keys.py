@@ -37,6 +37,7 @@ class Key:
         "missing",
         "name",
         "per",
+        "reads_user",
     )
 
     def __init__(
@@ -48,6 +49,7 @@ class Key:
         missing: Missing = "error",
         function: KeyFunction | None = None,
         parts: tuple[Key, ...] = (),
+        reads_user: bool = False,
     ) -> None:
         self.name: str = name
         """What errors call it: `"ip"`, `"header X-Api-Key"`, `"shop.tenant_of"`."""
@@ -60,6 +62,8 @@ class Key:
         self.function: KeyFunction | None = function
         """The user's own; None for those that are built in."""
         self.is_async: bool = is_async(function)
+        self.reads_user: bool = reads_user
+        """Whether it asks who is logged in, which may take a database."""
         self._read = read
         self._parts = parts
         self._reported: set[str] = set()
@@ -132,7 +136,9 @@ def either(*keys: Key | str) -> Key:
     def read(request: Request) -> str | None:
         return next(filter(None, (key.text(request) for key in found)), None)
 
-    return Key(" or ".join([key.name for key in found]), read, missing=found[-1].missing)
+    name = " or ".join([key.name for key in found])
+    reads_user = any(key.reads_user for key in found)
+    return Key(name, read, missing=found[-1].missing, reads_user=reads_user)
 
 
 def key_of(key: object) -> Key:
@@ -151,7 +157,9 @@ def key_of(key: object) -> Key:
     if isinstance(key, tuple) and key:
         return _together([_built_in(each, "a tuple of keys") for each in key])
     if callable(key):
-        return Key(name_of(key), None, missing="deny", function=key)
+        # One that is not async may look at `request.user`.
+        reads_user = not is_async(key)
+        return Key(name_of(key), None, missing="deny", function=key, reads_user=reads_user)
     raise ConfigurationError(
         f"key must be a name such as 'ip', a function of the request, or a tuple, got {shown(key)}"
     )
@@ -163,7 +171,9 @@ def _together(keys: list[Key]) -> Key:
         return None if None in texts else " ".join(filter(None, texts))
 
     per = tuple([name for key in keys for name in key.per])
-    return Key(" and ".join([key.name for key in keys]), read, per=per, parts=tuple(keys))
+    name = " and ".join([key.name for key in keys])
+    reads_user = any(key.reads_user for key in keys)
+    return Key(name, read, per=per, parts=tuple(keys), reads_user=reads_user)
 
 
 def _built_in(key: object, where: str) -> Key:
@@ -232,7 +242,7 @@ def _route(request: Request) -> str | None:
 
 ip: Key = Key("ip", _ip, per=("ip",))
 """Count by address. Behind proxies, say which are trusted: `addresses=AddressSettings(...)`."""
-user: Key = Key("user", _user, per=("user",), missing="deny")
+user: Key = Key("user", _user, per=("user",), missing="deny", reads_user=True)
 """Count by who is logged in, as the framework knows it. Who is not is refused: see `either`."""
 route: Key = Key("route", _route)
 """Count each endpoint apart, by its template, whoever asks."""

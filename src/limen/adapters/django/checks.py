@@ -31,7 +31,6 @@ from django.utils.module_loading import import_string
 from limen.adapters.django.decorator import limits_on, views_of
 from limen.adapters.django.installed import Installed
 from limen.adapters.django.middleware import RateLimitMiddleware
-from limen.adapters.django.request import needs_user
 from limen.adapters.django.settings import PATH_HINT, LostPath, Settings, read
 from limen.adapters.limit import RateLimit
 from limen.adapters.plan import apart
@@ -59,7 +58,8 @@ def check_setting(**_: Any) -> list[CheckMessage]:
     middleware = _middleware()
     if limits and RateLimitMiddleware not in middleware:
         found.append(_no_middleware("LIMEN has limits that hold everywhere"))
-    if any(map(_wants_user, limits)) and _is_above_authentication(middleware):
+    keys = [limit.key for limit in limits if limit.key.function is None]
+    if any(key.reads_user for key in keys) and _is_above_authentication(middleware):
         found.append(
             Warning(
                 "limits count by user, and RateLimitMiddleware does not come after "
@@ -147,10 +147,6 @@ def _no_middleware(why: str) -> Warning:
         hint=f"add {_MIDDLEWARE!r}: it limits every request, and writes headers on all responses",
         id="limen.W001",
     )
-
-
-def _wants_user(limit: RateLimit) -> bool:
-    return limit.key.function is None and bool(limit.limits) and needs_user(limit)
 
 
 def _middleware() -> list[Any]:

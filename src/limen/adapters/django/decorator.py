@@ -8,29 +8,15 @@ there is no middleware, is asked for when the view is called.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from itertools import count
 from typing import Any, TypeVar, cast
 
-from asgiref.sync import iscoroutinefunction
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from limen.adapters import limit
-from limen.adapters.django.entry import (
-    Where,
-    begin,
-    begin_async,
-    enter,
-    enter_async,
-    entry_of,
-    finish,
-    finish_async,
-    give_up,
-    give_up_async,
-    http_of,
-    refuse,
-    refuse_async,
-)
+from limen.adapters.django.entry import Where, drive, handle, http_of
 from limen.errors import ConfigurationError
 
 V = TypeVar("V", bound=Callable[..., Any])
@@ -67,46 +53,23 @@ class RateLimit(limit.RateLimit):
         marks: tuple[limit.RateLimit, ...] = (self, *limits_on(view))
         where = _where(view)
 
+        is_async = _is_async(view)
+
         @wraps(view)
         def limited(request: Any, /, *args: Any, **kwargs: Any) -> Any:
-            http = http_of(request)
-            entry = entry_of(http)
-            if entry is not None:
-                if enter(entry, entry.pending(marks, where)):
-                    return view(request, *args, **kwargs)
-                return refuse(entry)
-            entry = begin(http)
-            try:
-                is_let_in = enter(entry, entry.pending(marks, where))
-                response = view(request, *args, **kwargs) if is_let_in else refuse(entry)
-            except BaseException:
-                give_up(entry)
-                raise
-            return finish(entry, response)
+            flow = handle(
+                http_of(request),
+                lambda entry: entry.pending(marks, where),
+                partial(view, request, *args, **kwargs),
+                is_async,
+            )
+            return drive(flow, is_async)
 
-        @wraps(view)
-        async def limited_async(request: Any, /, *args: Any, **kwargs: Any) -> Any:
-            http = http_of(request)
-            entry = entry_of(http)
-            if entry is not None:
-                if await enter_async(entry, entry.pending(marks, where)):
-                    return await view(request, *args, **kwargs)
-                return await refuse_async(entry)
-            entry = await begin_async(http)
-            try:
-                if await enter_async(entry, entry.pending(marks, where)):
-                    response = await view(request, *args, **kwargs)
-                else:
-                    response = await refuse_async(entry)
-            except BaseException:
-                await give_up_async(entry)
-                raise
-            return await finish_async(entry, response)
-
-        found: Any = limited_async if _is_async(view) else limited
-        setattr(found, _LIMITS, marks)
-        setattr(found, f"{_MARK}{next(_numbers)}", self)
-        return cast("V", found)
+        if is_async:
+            markcoroutinefunction(limited)
+        setattr(limited, _LIMITS, marks)
+        setattr(limited, f"{_MARK}{next(_numbers)}", self)
+        return cast("V", limited)
 
 
 ratelimit = RateLimit
@@ -124,13 +87,10 @@ def exempt(view: V) -> V:
     def free(*args: Any, **kwargs: Any) -> Any:
         return view(*args, **kwargs)
 
-    @wraps(view)
-    async def free_async(*args: Any, **kwargs: Any) -> Any:
-        return await view(*args, **kwargs)
-
-    found: Any = free_async if _is_async(view) else free
-    setattr(found, _EXEMPT, True)
-    return cast("V", found)
+    if _is_async(view):
+        markcoroutinefunction(free)
+    setattr(free, _EXEMPT, True)
+    return cast("V", free)
 
 
 def limits_on(view: object) -> tuple[limit.RateLimit, ...]:

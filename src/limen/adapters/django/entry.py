@@ -8,7 +8,7 @@ ask. So a visit is never settled by who cannot.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
@@ -20,19 +20,19 @@ from django.http.response import HttpResponseBase
 from limen._internal.functions import call_async, call_sync
 from limen.adapters.aio import AsyncDoor
 from limen.adapters.django.installed import Installed, installed
-from limen.adapters.django.request import DjangoRequest, needs_user
+from limen.adapters.django.request import DjangoRequest
 from limen.adapters.django.stream import leave_at_the_end
 from limen.adapters.limit import RateLimit
 from limen.adapters.sync import Door
 from limen.adapters.visit import Visit
 from limen.errors import ConfigurationError
+from limen.flow import Flow, run, run_async
 from limen.http import Refusal
 
 VISIT, ENTRY = "limen", "_limen"
 """Where a request has its visit, for the user, and its entry."""
 _EXPOSE = "Access-Control-Expose-Headers"
-D = TypeVar("D", Door, AsyncDoor)
-_needs_user = lru_cache(1_024)(needs_user)
+T = TypeVar("T")
 
 
 class Refused(Exception):
@@ -117,34 +117,62 @@ class Entry:
         self.visit.end()
 
 
+def handle(
+    http: HttpRequest,
+    limits_of: Callable[[Entry], list[RateLimit]],
+    view: Callable[[], Any],
+    is_async: bool,
+) -> Flow[HttpResponseBase]:
+    """Ask about a request, and answer it: by the view, or refuse it.
+
+    If nobody has begun with it, it begins and ends here.
+    """
+    around = entry_of(http)
+    entry = around or (yield from _begin(http, is_async))
+    try:
+        if (yield from enter(entry, limits_of(entry), is_async)):
+            response: HttpResponseBase = yield view()
+        else:
+            response = yield from refuse(entry, is_async)
+    except BaseException:
+        if around is None:
+            yield from _finish(entry, HttpResponse(status=500), is_async)
+        raise
+    return response if around else (yield from _finish(entry, response, is_async))
+
+
+def drive(flow: Flow[T], is_async: bool) -> Any:
+    """Run a flow; on asyncio, return what is awaited for that."""
+    return run_async(flow) if is_async else run(flow)
+
+
 def begin(http: HttpRequest) -> Entry:
     """Begin with a request, in a thread."""
+    return run(_begin(http, False))
+
+
+def _begin(http: HttpRequest, is_async: bool) -> Flow[Entry]:
+    # The loop of an async view by WSGI ends with it, and so would every connection that is opened
+    # there: such a request stays with the threads that it came by.
+    if is_async and not isinstance(http, ASGIRequest):
+        entry: Entry = yield sync_to_async(begin)(http)
+        return entry
     here = installed()
-    entry = Entry(http, here, here.door if here.settings.enabled else None)
+    door: Door | AsyncDoor | None = None
+    if here.settings.enabled:
+        door = here.async_door if is_async else here.door
+    entry = Entry(http, here, door)
     exempt_when = here.settings.exempt_when
-    if exempt_when is not None and not entry.is_free:
-        try:
+    if exempt_when is None or entry.is_free:
+        return entry
+    try:
+        if is_async:
+            ask = partial(call_async, exempt_when, http)
+            entry.is_free = bool((yield _with_user(entry.request, ask)))
+        else:
             entry.is_free = bool(call_sync(exempt_when, http))
-        except ConfigurationError as error:
-            raise ConfigurationError(f"LIMEN['EXEMPT_WHEN']: {error}") from error
-    return entry
-
-
-async def begin_async(http: HttpRequest) -> Entry:
-    """Begin with a request, on asyncio.
-
-    The loop of an async view by WSGI ends with it, and so would every connection that is opened
-    there: such a request stays with the threads that it came by.
-    """
-    if not isinstance(http, ASGIRequest):
-        return await sync_to_async(begin)(http)
-    here = installed()
-    entry = Entry(http, here, here.async_door if here.settings.enabled else None)
-    exempt_when = here.settings.exempt_when
-    if exempt_when is not None and not entry.is_free:
-        entry.is_free = bool(
-            await _with_user(entry.request, partial(call_async, exempt_when, http))
-        )
+    except ConfigurationError as error:
+        raise ConfigurationError(f"LIMEN['EXEMPT_WHEN']: {error}") from error
     return entry
 
 
@@ -179,36 +207,26 @@ def http_of(request: Any) -> HttpRequest:
     )
 
 
-def enter(entry: Entry, limits: list[RateLimit], request: DjangoRequest | None = None) -> bool:
-    """Ask, from a thread; False when the request is refused."""
+def enter(
+    entry: Entry, limits: list[RateLimit], is_async: bool, request: DjangoRequest | None = None
+) -> Flow[bool]:
+    """Ask; False when the request is refused."""
     door = entry.door
     if not limits or door is None:
         return True
     request = request or entry.request
+    ask: Any = partial(door.enter, entry.visit, limits, request)
     if isinstance(door, Door):
-        return door.enter(entry.visit, limits, request)
-    if any(map(_needs_user, limits)):
+        is_let_in: bool = yield sync_to_async(ask)() if is_async else ask()
+        return is_let_in
+    needs_user = any(limit.key.reads_user or not limit.limits for limit in limits)
+    if needs_user and is_async:
+        yield request.read_user()
+    elif needs_user:
         _ = request.user  # here, where the database may be asked
-    return async_to_sync(_enter)(door, entry.visit, limits, request)
-
-
-async def enter_async(entry: Entry, limits: list[RateLimit]) -> bool:
-    """Ask, on asyncio; False when the request is refused."""
-    door = entry.door
-    if not limits or door is None:
-        return True
-    if isinstance(door, Door):
-        return await sync_to_async(door.enter)(entry.visit, limits, entry.request)
-    if any(map(_needs_user, limits)):
-        await entry.request.read_user()
-    return await _enter(door, entry.visit, limits, entry.request)
-
-
-async def _enter(
-    door: AsyncDoor, visit: Visit, limits: list[RateLimit], request: DjangoRequest
-) -> bool:
-    found: bool = await _with_user(request, partial(door.enter, visit, limits, request))
-    return found
+    ask_with_user: Any = _with_user if is_async else async_to_sync(_with_user)
+    is_let_in = yield ask_with_user(request, ask)
+    return is_let_in
 
 
 async def _with_user(request: DjangoRequest, ask: Callable[[], Any]) -> Any:
@@ -225,25 +243,14 @@ async def _with_user(request: DjangoRequest, ask: Callable[[], Any]) -> Any:
     return await ask()
 
 
-def refuse(entry: Entry) -> HttpResponseBase:
-    """Return the answer to who is refused."""
+def refuse(entry: Entry, is_async: bool) -> Flow[HttpResponseBase]:
+    """Return the answer to who is refused. A view of the other kind is called as Django does."""
     view = entry.installed.settings.view
     if view is None:
         return _refusal(entry.visit)
-    if iscoroutinefunction(view):
-        view = async_to_sync(view)
-    response: HttpResponseBase = view(entry.request.http, Refused(entry.visit))
-    return response
-
-
-async def refuse_async(entry: Entry) -> HttpResponseBase:
-    """Return the same on asyncio. A view that is not async gets a thread, as it does in Django."""
-    view = entry.installed.settings.view
-    if view is None:
-        return _refusal(entry.visit)
-    if not iscoroutinefunction(view):
-        view = sync_to_async(view)
-    response: HttpResponseBase = await view(entry.request.http, Refused(entry.visit))
+    if iscoroutinefunction(view) != is_async:
+        view = sync_to_async(view) if is_async else async_to_sync(view)
+    response: HttpResponseBase = yield view(entry.request.http, Refused(entry.visit))
     return response
 
 
@@ -254,73 +261,26 @@ def _refusal(visit: Visit) -> HttpResponse:
     return response
 
 
-def _tell(entry: Entry, response: HttpResponseBase) -> bool:
-    """Put the headers on a response; return whether anything is to be done when it is sent."""
-    visit = entry.visit
+def _finish(entry: Entry, response: HttpResponseBase, is_async: bool) -> Flow[HttpResponseBase]:
+    """Tell the client, and settle: now, or when a stream has ended."""
+    door, visit = entry.door, entry.visit
+    if is_async and isinstance(door, Door):
+        response = yield sync_to_async(run)(_finish(entry, response, False))
+        return response
     is_due = visit.is_due
     if is_due:
         visit.responded(response)
     already = response.headers.get(_EXPOSE) if visit.manner.expose else None
     _write(response, visit.headers(already))
-    return is_due
+    entry.end()
+    if door is None or not is_due:
+        return response
+    if response.streaming:
+        return leave_at_the_end(door, visit, response)
+    yield door.leave(visit, response)
+    return response
 
 
 def _write(response: HttpResponseBase, headers: Iterable[tuple[str, str]]) -> None:
     for name, value in headers:
         response.headers[name] = value
-
-
-def finish(entry: Entry, response: HttpResponseBase) -> HttpResponseBase:
-    """Tell the client, and settle: now, or when a stream has ended."""
-    is_due = _tell(entry, response)
-    entry.end()
-    if not is_due:
-        return response
-    door = _door(entry, Door)
-    if response.streaming:
-        return leave_at_the_end(door, entry.visit, response)
-    door.leave(entry.visit, response)
-    return response
-
-
-async def finish_async(entry: Entry, response: HttpResponseBase) -> HttpResponseBase:
-    """Do the same on asyncio."""
-    if isinstance(entry.door, Door):
-        return await sync_to_async(finish)(entry, response)
-    is_due = _tell(entry, response)
-    entry.end()
-    if not is_due:
-        return response
-    door = _door(entry, AsyncDoor)
-    if response.streaming:
-        return leave_at_the_end(door, entry.visit, response)
-    await door.leave(entry.visit, response)
-    return response
-
-
-def give_up(entry: Entry) -> None:
-    """End with a request that has no response, since something was raised."""
-    entry.end()
-    if entry.visit.is_due:
-        _door(entry, Door).leave(entry.visit, _failed(entry))
-
-
-async def give_up_async(entry: Entry) -> None:
-    """Do the same on asyncio, also for a request that is cancelled."""
-    entry.end()
-    if isinstance(entry.door, Door):
-        await sync_to_async(give_up)(entry)
-    elif entry.visit.is_due:
-        await _door(entry, AsyncDoor).leave(entry.visit, _failed(entry))
-
-
-def _failed(entry: Entry) -> HttpResponse:
-    response = HttpResponse(status=500)
-    entry.visit.responded(response)
-    return response
-
-
-def _door(entry: Entry, kind: type[D]) -> D:
-    """Return the door of an entry that ends where it began."""
-    assert isinstance(entry.door, kind)
-    return entry.door

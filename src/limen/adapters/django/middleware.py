@@ -8,6 +8,7 @@ about too.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -16,22 +17,10 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from limen.adapters.django.decorator import any_limited, is_exempt, limits_on
-from limen.adapters.django.entry import (
-    Entry,
-    begin,
-    begin_async,
-    enter,
-    enter_async,
-    entry_of,
-    finish,
-    finish_async,
-    give_up,
-    give_up_async,
-    refuse,
-    refuse_async,
-)
+from limen.adapters.django.entry import Entry, drive, enter, entry_of, handle, refuse
 from limen.adapters.django.installed import installed
 from limen.adapters.limit import RateLimit
+from limen.flow import Flow, run, run_async
 
 GetResponse = Callable[[HttpRequest], Any]
 
@@ -53,59 +42,35 @@ class RateLimitMiddleware:
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response: GetResponse = get_response
         self._is_async = iscoroutinefunction(get_response)
-        self.process_view: Callable[..., Any] = self._look_at_view
+        self.process_view: Callable[..., Any] = self._look
         """What Django calls when it has found the view."""
         if self._is_async:
             markcoroutinefunction(self)
-            self.process_view = self._look_at_view_async
+            self.process_view = self._look_async
         # A wrong setting is to be seen when the server starts, and not with the first request.
         installed()
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         """Let a request through, or refuse it."""
-        if entry_of(request) is not None:  # it stands there twice
-            response: HttpResponseBase | Awaitable[HttpResponseBase] = self.get_response(request)
-            return response
-        return self._answer_async(request) if self._is_async else self._answer(request)
+        get_response = partial(self.get_response, request)
+        flow = handle(request, _beforehand, get_response, self._is_async)
+        answer: HttpResponseBase | Awaitable[HttpResponseBase] = drive(flow, self._is_async)
+        return answer
 
-    def _answer(self, request: HttpRequest) -> HttpResponseBase:
-        entry = begin(request)
-        try:
-            is_let_in = enter(entry, _beforehand(entry))
-            response = self.get_response(request) if is_let_in else refuse(entry)
-        except BaseException:
-            give_up(entry)
-            raise
-        return finish(entry, response)
+    def _look(self, request: HttpRequest, view: Any, *_: Any) -> HttpResponseBase | None:
+        return run(_look_at_view(request, view, False))
 
-    async def _answer_async(self, request: HttpRequest) -> HttpResponseBase:
-        entry = await begin_async(request)
-        try:
-            if await enter_async(entry, _beforehand(entry)):
-                response = await self.get_response(request)
-            else:
-                response = await refuse_async(entry)
-        except BaseException:
-            await give_up_async(entry)
-            raise
-        return await finish_async(entry, response)
-
-    def _look_at_view(
-        self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
+    async def _look_async(
+        self, request: HttpRequest, view: Any, *_: Any
     ) -> HttpResponseBase | None:
-        entry = entry_of(request)
-        limits = _of_view(entry, view) if entry is not None else None
-        if entry is None or not limits or enter(entry, limits):
-            return None
-        return refuse(entry)
+        return await run_async(_look_at_view(request, view, True))
 
-    async def _look_at_view_async(
-        self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
-    ) -> HttpResponseBase | None:
-        entry = entry_of(request)
-        if entry is None or await enter_async(entry, _of_view(entry, view)):
-            return None
-        return await refuse_async(entry)
+
+def _look_at_view(request: HttpRequest, view: Any, is_async: bool) -> Flow[HttpResponseBase | None]:
+    entry = entry_of(request)
+    if entry is None or (yield from enter(entry, _of_view(entry, view), is_async)):
+        return None
+    return (yield from refuse(entry, is_async))
 
 
 def _beforehand(entry: Entry) -> list[RateLimit]:

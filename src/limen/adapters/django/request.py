@@ -24,7 +24,6 @@ from django.urls.resolvers import LocalePrefixPattern
 from django.utils.functional import LazyObject
 
 from limen.adapters.asgi import values_of
-from limen.adapters.limit import RateLimit
 from limen.adapters.request import UNMATCHED, Request
 from limen.http import OPTIONAL_WHITESPACE, ClientAddresses
 
@@ -142,48 +141,6 @@ def template_of(match: ResolverMatch, http: HttpRequest) -> str:
     if is_prefixed:
         route = route.removeprefix(LocalePrefixPattern(also_default).language_prefix)
     return f"/{route}"
-
-
-def needs_user(limit: RateLimit) -> bool:
-    """Return whether a limit asks who is logged in, where that can be told beforehand."""
-    key = limit.key
-    if not limit.limits:
-        return True  # rules may match by anything
-    if key.function is not None:
-        return not key.is_async  # it may look at `request.user`, and would be called twice
-    probe = _Probe(None, ClientAddresses())
-    key.text(probe)
-    return probe.is_asked
-
-
-class _Probe(Request):
-    """A request of which nothing is known. Tells whether it was asked who is logged in."""
-
-    __slots__ = ("is_asked",)
-
-    def __init__(self, native: Any, addresses: ClientAddresses) -> None:
-        super().__init__(native, addresses)
-        self.is_asked = False
-
-    @property
-    def method(self) -> str:
-        return ""
-
-    @property
-    def path(self) -> str:
-        return ""
-
-    @property
-    def peer(self) -> str | None:
-        return None
-
-    def header(self, name: str) -> Sequence[str]:
-        return ()
-
-    @property
-    def user(self) -> str | None:
-        self.is_asked = True
-        return None
 
 
 def _key_of(user: Any) -> str | None:

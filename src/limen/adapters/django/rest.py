@@ -25,6 +25,7 @@ from limen.adapters.limit import RateLimit
 from limen.adapters.missing import missing
 from limen.adapters.plan import apart
 from limen.errors import ConfigurationError, LimenError, did_you_mean
+from limen.flow import run
 from limen.model import Concurrency, Limit
 
 try:
@@ -72,7 +73,7 @@ class RateLimitThrottle(BaseThrottle):
         if not entry.has_end:
             _refuse_without_end(limits)
         native = _RestRequest(http, entry.visit.manner.addresses, request)
-        is_let_in = enter(entry, limits, native)
+        is_let_in = run(enter(entry, limits, False, native))
         if not entry.has_end:
             view.headers.update(entry.visit.headers())
         return is_let_in or self._refuse(entry)
