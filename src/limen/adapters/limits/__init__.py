@@ -34,8 +34,7 @@ try:
 except ImportError as _error:
     raise missing("limits", _error) from None
 
-from limen.adapters.limits.aio import AsyncLimenStorage
 from limen.adapters.limits.settings import Settings, StorageConfigurationError
-from limen.adapters.limits.sync import LimenStorage
+from limen.adapters.limits.storage import AsyncLimenStorage, LimenStorage
 
 __all__ = ["AsyncLimenStorage", "LimenStorage", "Settings", "StorageConfigurationError"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from math import nextafter
-from typing import Any
 
 from limits import parse
 from msgspec import Struct
@@ -90,16 +89,16 @@ class Window(Struct, frozen=True):
         return 0, 0.0, counted, min(_wait(decision), nextafter(self.expiry, 0.0))
 
 
-def peek_at_next(window: Window, peek: Callable[[int], Any]) -> Flow[Decision]:
+def peek_at_next(window: Window, peek: Callable[[int], Flow[Decision]]) -> Flow[Decision]:
     """Return a peek that tells when the next hit is set free, if others leave it the time.
 
     `peek` peeks at a cost.
     """
-    decision: Decision = yield peek(window.unit)
+    decision = yield from peek(window.unit)
     for _ in range(_LOOKS):
         if window.tells_next(decision):
             break
-        decision = yield peek(window.next_cost(decision))
+        decision = yield from peek(window.next_cost(decision))
     return decision
 
 
