@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import yaml
@@ -31,7 +32,7 @@ _QUOTES = {
 _WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 Path = tuple[str | int, ...]
-_Events = Any  # yaml's events are not typed
+_Event = Any  # yaml's events are not typed
 
 
 class Text:
@@ -66,6 +67,11 @@ class _Mark:
         self.line: int = line
         self.size: int = size
         self.within: dict[str | int, _Mark] = {} if within is None else within
+
+    def add(self, step: str | int, mark: _Mark) -> None:
+        """Add the mark of an item."""
+        self.within[step] = mark
+        self.size += mark.size
 
     def at(self, line: int) -> _Mark:
         """Return the same, standing in another line: where a name or an alias stands."""
@@ -107,10 +113,8 @@ def _read_yaml(text: str) -> Text:
     if text.count("%TAG") > _MAX_DIRECTIVES and text.startswith("%"):
         # Its reader compares each with all before it.
         raise _unreadable("tags are not read, and need no %TAG", 1)
-    reader = _Reader()
     try:
-        for event in yaml.parse(text, Loader=yaml.CBaseLoader):
-            reader.take(event)
+        return _Composer(text).document()
     except yaml.MarkedYAMLError as error:
         raise _explained(error, text) from None
     except yaml.reader.ReaderError as error:
@@ -119,7 +123,6 @@ def _read_yaml(text: str) -> Text:
         raise _unreadable(f"this is not YAML: {str(error).splitlines()[0]}", line) from None
     except yaml.YAMLError as error:
         raise _unreadable(f"this is not YAML: {str(error).splitlines()[0]}") from None
-    return Text(reader.data, reader.mark)
 
 
 def _explained(error: yaml.MarkedYAMLError, text: str) -> InvalidRules:
@@ -169,100 +172,94 @@ def _hint(problem: str, context: str, line: str, column: int) -> str:
     return ""
 
 
-class _Reader:
-    """Puts values together from yaml's events.
+class _Composer:
+    """Builds values and their lines from yaml's events.
 
-    yaml's own composer calls itself for every level, and a text that goes deep enough ends the
-    process. Here depth is a number.
+    yaml's own composer has no limit on the depth, and a text that goes deep enough ends the
+    process.
     """
 
-    def __init__(self) -> None:
-        self.data: Any = None
-        self.mark: _Mark | None = None
-        self._open: list[tuple[Any, _Mark, str | None]] = []
-        self._key: tuple[str, int] | None = None
-        self._keys: list[tuple[str, int] | None] = []
+    def __init__(self, text: str) -> None:
+        self._events: Iterator[_Event] = yaml.parse(text, Loader=yaml.CBaseLoader)
         self._anchors: dict[str, tuple[Any, _Mark]] = {}
-        self._values = 0
+        self._size = 0
 
-    def take(self, event: _Events) -> None:
+    def document(self) -> Text:
+        data, mark = None, None
+        for event in self._events:
+            line = event.start_mark.line + 1
+            if isinstance(event, yaml.DocumentStartEvent) and mark is not None:
+                raise _unreadable("expected one document, got a second after '---'", line)
+            if isinstance(event, yaml.DocumentStartEvent):
+                data, mark = self._value(next(self._events), 0)
+        return Text(data, mark)
+
+    def _value(self, event: _Event, depth: int) -> tuple[Any, _Mark]:
         line = event.start_mark.line + 1
-        if isinstance(event, yaml.ScalarEvent):
-            self._refuse_tag(event, line)
-            self._scalar(event, line)
-        elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
-            self._refuse_tag(event, line)
-            self._begin({} if isinstance(event, yaml.MappingStartEvent) else [], line, event.anchor)
-        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
-            value, mark, anchor = self._open.pop()
-            self._key = self._keys.pop()
-            # What is in it was counted when it was placed.
-            self._values -= mark.size - 1
-            self._place(value, mark, anchor)
-        elif isinstance(event, yaml.AliasEvent):
-            found = self._anchors.get(str(event.anchor))
-            if found is None:
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in self._anchors:
                 raise _unreadable(f"the anchor *{event.anchor} is not defined above", line)
-            value, mark = found
-            self._place(value, mark.at(line), None)
-        elif isinstance(event, yaml.DocumentStartEvent) and self.mark is not None:
-            raise _unreadable("expected one document, got a second after '---'", line)
+            value, mark = self._anchors[event.anchor]
+            self._count(mark.size, line)
+            return value, mark.at(line)
+        _refuse_tag(event, line)
+        if isinstance(event, yaml.ScalarEvent):
+            is_plain = not event.style and event.tag is None
+            value = _plain(event.value) if is_plain else event.value
+            mark = _Mark(line, 1 + len(event.value) // _LETTERS)
+            self._count(mark.size, line)
+        else:
+            if depth >= _MAX_DEPTH:
+                raise _unreadable(f"nested deeper than {_MAX_DEPTH} levels", line)
+            mark = _Mark(line)
+            self._count(1, line)
+            is_list = isinstance(event, yaml.SequenceStartEvent)
+            value = self._list(mark, depth + 1) if is_list else self._mapping(mark, depth + 1)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = value, mark
+        return value, mark
 
-    def _refuse_tag(self, event: _Events, line: int) -> None:
-        if event.tag is not None and event.tag != "!":
-            raise _unreadable(
-                f"the tag {shown(event.tag)} is not known; to begin a text with '!', quote it",
-                line,
-            )
+    def _list(self, mark: _Mark, depth: int) -> list[Any]:
+        values: list[Any] = []
+        for event in self._events:
+            if isinstance(event, yaml.SequenceEndEvent):
+                break
+            value, inner = self._value(event, depth)
+            mark.add(len(values), inner)
+            values.append(value)
+        return values
 
-    def _scalar(self, event: _Events, line: int) -> None:
-        in_mapping = self._open and isinstance(self._open[-1][0], dict)
-        if in_mapping and self._key is None:
-            self._name(event.value, line)
-            return
-        value = event.value
-        if not event.style and event.tag is None:
-            value = _plain(value)
-        self._place(value, _Mark(line, 1 + len(event.value) // _LETTERS), event.anchor)
+    def _mapping(self, mark: _Mark, depth: int) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for event in self._events:
+            if isinstance(event, yaml.MappingEndEvent):
+                break
+            line = event.start_mark.line + 1
+            if not isinstance(event, yaml.ScalarEvent):
+                got = "an alias" if isinstance(event, yaml.AliasEvent) else "a list or a mapping"
+                raise _unreadable(f"a key must be text, got {got}", line)
+            _refuse_tag(event, line)
+            name = event.value
+            if name in values:
+                first = mark.within[name].line
+                raise _unreadable(f"the key {shown(name)} stands here and in line {first}", line)
+            value, inner = self._value(next(self._events), depth)
+            mark.add(name, inner.at(line))
+            values[name] = value
+        return values
 
-    def _name(self, name: str, line: int) -> None:
-        values, mark, _ = self._open[-1]
-        if name in values:
-            first = mark.within[name].line
-            raise _unreadable(f"the key {shown(name)} stands here and in line {first}", line)
-        self._key = (name, line)
-
-    def _begin(self, value: Any, line: int, anchor: str | None) -> None:
-        if len(self._open) >= _MAX_DEPTH:
-            raise _unreadable(f"nested deeper than {_MAX_DEPTH} levels", line)
-        if self._open and isinstance(self._open[-1][0], dict) and self._key is None:
-            raise _unreadable("a key must be text, got a list or a mapping", line)
-        self._open.append((value, _Mark(line), anchor))
-        self._keys.append(self._key)
-        self._key = None
-
-    def _place(self, value: Any, mark: _Mark, anchor: str | None) -> None:
-        self._values += mark.size
-        if self._values > _MAX_VALUES:
+    def _count(self, size: int, line: int) -> None:
+        self._size += size
+        if self._size > _MAX_VALUES:
             # Aliases of aliases double with every line.
-            raise _unreadable(f"more than {_MAX_VALUES:,} values, aliases counted", mark.line)
-        if anchor is not None:
-            self._anchors[anchor] = (value, mark)
-        if not self._open:
-            self.data, self.mark = value, mark
-            return
-        parent, parent_mark, _ = self._open[-1]
-        parent_mark.size += mark.size
-        if isinstance(parent, list):
-            parent_mark.within[len(parent)] = mark
-            parent.append(value)
-            return
-        if self._key is None:
-            raise _unreadable("a key must be text, got an alias", mark.line)
-        name, line = self._key
-        parent_mark.within[name] = mark.at(line)
-        parent[name] = value
-        self._key = None
+            raise _unreadable(f"more than {_MAX_VALUES:,} values, aliases counted", line)
+
+
+def _refuse_tag(event: _Event, line: int) -> None:
+    if event.tag is not None and event.tag != "!":
+        raise _unreadable(
+            f"the tag {shown(event.tag)} is not known; to begin a text with '!', quote it", line
+        )
 
 
 def _plain(text: str) -> Any:
