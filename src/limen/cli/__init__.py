@@ -9,7 +9,6 @@ import contextlib
 import errno
 import io
 import os
-import re
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -100,18 +99,13 @@ def _missing(error: BaseException | None) -> str | None:
 
 def _usage_message(error: "BadParameter") -> str:
     """Return the error of an argument in the wording of limen."""
-    # Since typer 0.29, pydantic reads numbers and keeps the input; before, it was in the text.
+    # Since typer 0.29, pydantic reads numbers and keeps the input. Before, the error is typer's.
     details: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
     if details and details[0]["type"] in _EXPECTED:
         expected = _EXPECTED[details[0]["type"]].format(**details[0].get("ctx", {}))
         message = f"expected {expected}, got {shown(details[0]['input'])}"
-    else:
-        message = re.sub(
-            r"('.*') is not a valid (int|float)[a-z ]*\.",
-            lambda match: f"expected {_EXPECTED[f'{match[2]}_parsing']}, got {match[1]}",
-            error.message,
-        )
-    return error.format_message().replace(error.message, message)
+        return error.format_message().replace(error.message, message)
+    return error.format_message()
 
 
 def _fail(message: str, exit_code: int) -> int:

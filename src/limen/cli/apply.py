@@ -20,22 +20,6 @@ if TYPE_CHECKING:
 _QUESTION = "Let this hold from now on?"
 
 
-class ApplyMode(Struct, frozen=True):
-    """The options of `apply` that limit its effect."""
-
-    draft: bool
-    dry_run: bool
-    ask: bool
-
-
-class ChangeAuthor(Struct, frozen=True):
-    """The author of a change and the reason."""
-
-    name: str | None
-    """None is the login name."""
-    comment: str
-
-
 class StoredVersions(Struct, frozen=True):
     """The versions in the database when the difference was shown."""
 
@@ -51,39 +35,46 @@ class StoredVersions(Struct, frozen=True):
 
 
 def apply(
-    file: str, settings: Settings, change: ChangeAuthor, *, base: int | None, mode: ApplyMode
+    file: str,
+    settings: Settings,
+    author: str | None,
+    comment: str,
+    *,
+    base: int | None,
+    draft: bool,
+    dry_run: bool,
+    ask: bool,
 ) -> int:
     """Save the rules in a file, and activate them; return the exit code."""
     where = settings.rules_place.get_secret_value()
     contents = read_file(file)
-    name = rules_file.name_of(file)
-    inspect.print_warnings(name, contents.advice)
+    file_name = rules_file.name_of(file)
+    inspect.print_warnings(file_name, contents.advice)
     document = dict(contents.rules.document)
-    origin = _origin(name, contents.origin, where)
-    versions = with_store(where, lambda store: _stored_versions(store, prepare=not mode.dry_run))
-    against = versions.latest if mode.draft else versions.active
+    origin = _origin(file_name, contents.origin, where)
+    versions = with_store(where, lambda store: _stored_versions(store, prepare=not dry_run))
+    against = versions.latest if draft else versions.active
     if against is not None and not _changes(against, document):
         state = _state(against, versions)
-        output.print_line(f"{name}: no change, version {against.version} {state}")
-        if against.version == versions.newest and not mode.dry_run:
+        output.print_line(f"{file_name}: no change, version {against.version} {state}")
+        if against.version == versions.newest and not dry_run:
             rules_file.update_origin(file, origin, against.version)
         return 0
     if base is None:
         base = versions.newest if origin is None else origin.version
     _check_base(base, versions.newest)
-    _print_changes(against, name, document)
+    _print_changes(against, file_name, document)
     _mention_newest(versions, against, document)
-    if mode.dry_run:
+    if dry_run:
         output.print_line("dry run: nothing was saved")
         return 0
-    author = author_name(change.name)
-    question = "Save this as a draft?" if mode.draft else _QUESTION
-    if mode.ask and not output.confirm(question):
+    name = author_name(author)
+    if ask and not output.confirm("Save this as a draft?" if draft else _QUESTION):
         return 1
     stored = with_store(
         where,
         lambda store: store.save(
-            document, author=author, comment=change.comment, base=base, activate=not mode.draft
+            document, author=name, comment=comment, base=base, activate=not draft
         ),
     )
     state = "is active now" if stored.active else "is saved as a draft"
@@ -164,9 +155,9 @@ def _mention_newest(
         )
 
 
-def activate(version: int, settings: Settings, change: ChangeAuthor) -> None:
+def activate(version: int, settings: Settings, author: str | None, comment: str) -> None:
     """Activate a version."""
-    where, author = settings.rules_place.get_secret_value(), author_name(change.name)
+    where, name = settings.rules_place.get_secret_value(), author_name(author)
     before, target, _ = with_store(where, lambda store: _compare(store, version))
     if target.active:
         output.print_line(f"version {version} is active already")
@@ -175,10 +166,7 @@ def activate(version: int, settings: Settings, change: ChangeAuthor) -> None:
     stored = with_store(
         where,
         lambda store: store.activate(
-            version,
-            author=author,
-            comment=change.comment,
-            expected=before.version if before else 0,
+            version, author=name, comment=comment, expected=before.version if before else 0
         ),
     )
     previous = f"; before, version {before.version} was" if before else ""
@@ -186,9 +174,11 @@ def activate(version: int, settings: Settings, change: ChangeAuthor) -> None:
     _announce(stored, settings)
 
 
-def rollback(version: int, settings: Settings, change: ChangeAuthor, *, ask: bool) -> int:
+def rollback(
+    version: int, settings: Settings, author: str | None, comment: str, *, ask: bool
+) -> int:
     """Save an old version as the newest, and activate it; return the exit code."""
-    where, author = settings.rules_place.get_secret_value(), author_name(change.name)
+    where, name = settings.rules_place.get_secret_value(), author_name(author)
     before, target, newest = with_store(where, lambda store: _compare(store, version))
     if target.active:
         output.print_line(f"version {version} is active already")
@@ -203,7 +193,7 @@ def rollback(version: int, settings: Settings, change: ChangeAuthor, *, ask: boo
         return 1
     stored = with_store(
         where,
-        lambda store: store.rollback(version, author=author, comment=change.comment, base=newest),
+        lambda store: store.rollback(version, author=name, comment=comment, base=newest),
     )
     output.print_line(
         f"version {stored.version} is active now, with the rules of version {version}", "green"

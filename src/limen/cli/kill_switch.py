@@ -216,34 +216,20 @@ def _check(names: Sequence[str], comment: str, settings: Settings) -> None:
 
 
 def _known_names(settings: Settings) -> list[str] | None:
-    """Return the names of the active rules; None if they cannot be read.
-
-    They are read from the source of the rules; if it does not answer, from the rules that the
-    processes share over the store.
-    """
-    from limen.cli import instances, rules_file
+    """Return the names of the active rules; None if they cannot be read."""
+    from limen.cli import rules_file
     from limen.cli.rules_location import is_file, with_store
 
-    where, store = settings.rules_place.get_secret_value(), settings.shared_store
+    where = settings.rules_place.get_secret_value()
     try:
         if is_file(where):
             return [rule.name for rule in rules_file.read(where).rules.rules]
         active = with_store(where, lambda database: database.active(), _DATABASE_PATIENCE_S)
-        return _names(active.document) if active is not None else []
     except (LimenError, ImportError) as error:
-        reason = error
-    if store is not None and not is_file(where):
-        try:
-            return _names(instances.shared_document(store, settings.namespace))
-        except LimenError:
-            pass
-    output.print_error(f"limen: the names of the rules were not verified: {reason}")
-    return None
-
-
-def _names(document: object) -> list[str]:
-    rules = document.get("rules", []) if isinstance(document, dict) else []
-    return [str(rule.get("name")) for rule in rules if isinstance(rule, dict)]
+        output.print_error(f"limen: the names of the rules were not verified: {error}")
+        return None
+    rules = active.document["rules"] if active is not None and active.document else []
+    return [str(rule["name"]) for rule in rules]
 
 
 def _write_audit(switch: Switch, comment: str, settings: Settings) -> None:

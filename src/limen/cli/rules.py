@@ -22,12 +22,19 @@ It is SQLite in ./.limen, unless --rules or LIMEN_RULES say otherwise.
 # The commands import their work when they run: it needs packages that are not always installed, and
 # takes a while to import.
 
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import structs
 
 from limen.cli import options, output
 from limen.cli.options import rules_location_of, settings_of
+from limen.errors import StoreError
+
+if TYPE_CHECKING:
+    from limen.rules.stores.sql import AuditRow, SqlStore, StoredRuleSet
 
 VersionOrFile = Annotated[
     str | None,
@@ -95,9 +102,10 @@ def apply_file(
     from limen.cli import apply
 
     settings = settings_of(context)
-    change = apply.ChangeAuthor(author, comment)
-    mode = apply.ApplyMode(draft=draft, dry_run=dry_run, ask=not yes)
-    raise typer.Exit(apply.apply(file, settings, change, base=base, mode=mode))
+    code = apply.apply(
+        file, settings, author, comment, base=base, draft=draft, dry_run=dry_run, ask=not yes
+    )
+    raise typer.Exit(code)
 
 
 @app.command("diff")
@@ -157,9 +165,33 @@ def show_history(
         limen rules history
         limen rules diff 3 4
     """
-    from limen.cli import history
+    from limen.cli.rules_location import NO_RULES, with_store
 
-    history.history(rules_location_of(context), limit, as_json)
+    versions = with_store(rules_location_of(context), lambda store: store.history(limit))
+    if as_json:
+        output.print_json([_without_document(stored) for stored in versions])
+        return
+    if not versions:
+        raise StoreError(NO_RULES)
+    headings = ("VERSION", "", "TIME (UTC)", "AUTHOR", "CHANGES", "COMMENT")
+    output.print_table(headings, [_version_row(stored) for stored in versions])
+    older = versions[-1].version - 1
+    if older:
+        output.print_line(
+            f"and {output.pluralize(older, 'older version')}; add --limit to see more"
+        )
+
+
+def _without_document(stored: StoredRuleSet) -> dict[str, Any]:
+    fields = structs.asdict(stored)
+    del fields["document"]
+    return fields
+
+
+def _version_row(stored: StoredRuleSet) -> list[output.Cell]:
+    mark = "active" if stored.active else ""
+    when = output.format_time(stored.created_at)
+    return [str(stored.version), mark, when, stored.author, stored.summary, stored.comment]
 
 
 @app.command("audit")
@@ -172,9 +204,34 @@ def show_audit(
     Each row has a hash of the row before it and of the rules. The exit code
     is 1 if a row or a version was changed.
     """
-    from limen.cli import history
+    from limen.cli.rules_location import with_store
 
-    history.audit(options.database_of(context), limit, as_json)
+    async def work(store: SqlStore) -> tuple[list[AuditRow], StoreError | None]:
+        rows = await store.audit(limit)
+        try:
+            await store.verify_audit()
+        except StoreError as error:
+            return rows, error
+        return rows, None
+
+    rows, broken = with_store(options.database_of(context), work)
+    if as_json:
+        problem = None if broken is None else str(broken)
+        output.print_json({"holds": broken is None, "problem": problem, "rows": rows})
+    else:
+        headings = ("ROW", "TIME (UTC)", "WHO", "DID", "VERSION", "BEFORE", "ABOUT", "COMMENT")
+        output.print_table(headings, [_audit_row(row) for row in rows])
+    if broken is not None:
+        raise broken
+    if not as_json:
+        count = output.pluralize(rows[0].id if rows else 0, "row")
+        output.print_line(f"{count} in all, and the chain of their hashes holds")
+
+
+def _audit_row(row: AuditRow) -> list[output.Cell]:
+    version, before = (str(number) if number else "-" for number in (row.version, row.before))
+    who = [output.format_time(row.at), row.actor, row.action]
+    return [str(row.id), *who, version, before, row.subject, row.comment]
 
 
 @app.command("activate")
@@ -194,9 +251,7 @@ def activate_version(
     """
     from limen.cli import apply
 
-    settings = settings_of(context)
-    change = apply.ChangeAuthor(author, comment)
-    apply.activate(version, settings, change)
+    apply.activate(version, settings_of(context), author, comment)
 
 
 @app.command("rollback")
@@ -219,8 +274,7 @@ def roll_back(
     from limen.cli import apply
 
     settings = settings_of(context)
-    change = apply.ChangeAuthor(author, comment)
-    raise typer.Exit(apply.rollback(version, settings, change, ask=not yes))
+    raise typer.Exit(apply.rollback(version, settings, author, comment, ask=not yes))
 
 
 @app.command("export")

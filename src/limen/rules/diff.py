@@ -1,7 +1,6 @@
-"""What changed between two documents of rules. Pure; takes any plain data, and never fails on it.
+"""The differences between two valid documents of rules. Pure.
 
 Rules and exemptions are matched by their names, so that a rule which only moved is not a new one.
-Whether a document is a good one is not asked here.
 """
 
 from __future__ import annotations
@@ -12,15 +11,12 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from limen.errors import shown
 from limen.model.text import printable
 
 Kind = Literal["added", "removed", "changed"]
 
 _NAMED = ("rules", "exemptions")
 _SIGNS: dict[Kind, str] = {"added": "+", "changed": "~", "removed": "-"}
-# What lies deeper is compared whole: no rule is so deep, and nobody's nesting ends our stack.
-_DEPTH = 20
 _WIDTH = 80
 
 
@@ -39,17 +35,16 @@ class Change(Struct, frozen=True):
 def changes(before: dict[str, Any] | None, after: dict[str, Any]) -> list[Change]:
     """Return what changed, in the order of the newer document. `before` None: all is new.
 
-    Rules in another order are one change at `rules`, with `{"order": [names]}` before and after.
+    Both documents are valid. Rules in another order are one change at `rules`, with
+    `{"order": [names]}` before and after.
     """
-    old = before if isinstance(before, dict) else {}
-    new = after if isinstance(after, dict) else {}
+    old = before or {}
     found: list[Change] = []
-    for key in _keys(old, new):
-        lists = old.get(key, []), new.get(key, [])
-        if key in _NAMED and all(isinstance(each, list) for each in lists):
-            found += _items(str(key), *lists)
+    for key in _keys(old, after):
+        if key in _NAMED:
+            found += _items(key, old.get(key, []), after.get(key, []))
         else:
-            found += _entry(str(key), key, old, new, _DEPTH)
+            found += _entry(key, key, old, after)
     return found
 
 
@@ -65,67 +60,40 @@ def lines(found: Sequence[Change]) -> list[str]:
 
 
 def _items(path: str, old: list[Any], new: list[Any]) -> Iterator[Change]:
-    old_names, new_names = _names(old), _names(new)
-    if old_names is None or new_names is None:
-        places = range(max(len(old), len(new)))
-        by_place = dict(enumerate(old)), dict(enumerate(new))
-        for place in places:
-            yield from _entry(f"{path}[{place}]", place, *by_place, _DEPTH)
-        return
-    olds, news = dict(zip(old_names, old, strict=True)), dict(zip(new_names, new, strict=True))
-    stayed = [name for name in old_names if name in news]
-    now = [name for name in new_names if name in olds]
-    if stayed != now:
-        yield Change("changed", path, {"order": stayed}, {"order": now})
+    olds, news = _by_name(old), _by_name(new)
+    before = [name for name in olds if name in news]
+    after = [name for name in news if name in olds]
+    if before != after:
+        yield Change("changed", path, {"order": before}, {"order": after})
     for name in _keys(olds, news):
-        yield from _entry(f"{path}.{name}", name, olds, news, _DEPTH)
+        yield from _entry(f"{path}.{name}", name, olds, news)
 
 
-def _names(items: list[Any]) -> list[str] | None:
-    """Return the names of all items, or None when they do not tell the items apart."""
-    names = [item.get("name") if isinstance(item, dict) else None for item in items]
-    texts = [name for name in names if isinstance(name, str) and name]
-    return texts if len(set(texts)) == len(items) else None
+def _by_name(items: list[Any]) -> dict[str, Any]:
+    return {str(item["name"]): item for item in items}
 
 
-def _keys(old: dict[Any, Any], new: dict[Any, Any]) -> list[Any]:
+def _keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Return every key of both, in the order of the newer; what is gone comes last."""
     return [*new, *(key for key in old if key not in new)]
 
 
-def _entry(
-    path: str, key: Any, old: dict[Any, Any], new: dict[Any, Any], depth: int
-) -> Iterator[Change]:
+def _entry(path: str, key: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[Change]:
     if key not in old:
         yield Change("added", path, None, new[key])
     elif key not in new:
         yield Change("removed", path, old[key], None)
     else:
-        yield from _value(path, old[key], new[key], depth)
+        yield from _value(path, old[key], new[key])
 
 
-def _value(path: str, old: Any, new: Any, depth: int) -> Iterator[Change]:
-    if depth and isinstance(old, dict) and isinstance(new, dict):
+def _value(path: str, old: Any, new: Any) -> Iterator[Change]:
+    if isinstance(old, dict) and isinstance(new, dict):
         for key in _keys(old, new):
-            yield from _entry(f"{path}.{key}", key, old, new, depth - 1)
-    elif not _same(old, new, _DEPTH):
+            yield from _entry(f"{path}.{key}", key, old, new)
+    elif _written(old) != _written(new):
+        # As JSON, because to Python 1 is True, and 1.0 as well.
         yield Change("changed", path, old, new)
-
-
-def _same(old: Any, new: Any, depth: int) -> bool:
-    """Say whether two values are written alike: to Python, 1 is True and 1.0 as well."""
-    if type(old) is not type(new):
-        return False
-    if depth and isinstance(old, list):
-        return len(old) == len(new) and all(
-            _same(*pair, depth - 1) for pair in zip(old, new, strict=True)
-        )
-    if depth and isinstance(old, dict):
-        return old.keys() == new.keys() and all(_same(old[key], new[key], depth - 1) for key in old)
-    try:
-        return bool(old == new)
-    except RecursionError:
-        return False
 
 
 def _values(change: Change) -> str:
@@ -168,7 +136,4 @@ def _text(value: Any) -> str:
 
 def _written(value: Any) -> str:
     """Return a value as JSON, which tells types apart."""
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):
-        return shown(value)
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)

@@ -16,7 +16,6 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from msgspec import Struct
@@ -199,12 +198,7 @@ class Follower:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def _follow(self) -> None:
@@ -214,8 +208,8 @@ class Follower:
         loops = [self._every(self._interval, lambda: self._look(cache), news)]
         if self.switch_file is not None:
             # Before the rules, as in `_look`.
-            self._look_at_switch(self.switch_file)
-            loops.append(self._every(_SWITCH_S, self._watch_switch))
+            await self._watch_switch(self.switch_file)
+            loops.append(self._every(_SWITCH_S, partial(self._watch_switch, self.switch_file)))
             loops.append(self._every(_SWITCH_S, partial(self._save_switch, self.switch_file)))
         if self._instance_file is not None:
             # Before the rules: the first decision may have to be made without the store.
@@ -296,11 +290,7 @@ class Follower:
         if cache is not None:
             await self._beat(cache)
 
-    async def _watch_switch(self) -> None:
-        if self.switch_file is not None:
-            self._look_at_switch(self.switch_file)
-
-    def _look_at_switch(self, file: SwitchFile) -> None:
+    async def _watch_switch(self, file: SwitchFile) -> None:
         try:
             switch = file.read()
         except LimenError as error:
@@ -315,35 +305,27 @@ class Follower:
 
     async def _save_switch(self, file: SwitchFile) -> None:
         """Write the switch if it could not be written when it was turned."""
-        if file.is_saved:
-            return
-        try:
-            # In a thread: a disk that hangs holds up nothing else.
-            await asyncio.to_thread(file.write_again)
-        except LimenError as error:
-            self._notes.complain("switch", str(error))
+        if not file.is_saved:
+            with self._notes.watch("switch"):
+                # In a thread: a disk that hangs holds up nothing else.
+                await asyncio.to_thread(file.write_again)
 
     def _take_switch(self, switch: Switch) -> None:
         """Take over a switch that was turned for all hosts, if it is newer than our own."""
         if switch.at <= self._switch.at:
             return
         if self._turn(switch) and self.switch_file is not None:
-            try:
+            # It holds here also when the file cannot be written; only a restart without Redis
+            # would forget it.
+            with self._notes.watch("switch"):
                 self.switch_file.take(switch)
-            except LimenError as error:
-                # It holds here all the same; only a restart without Redis would forget it.
-                self._notes.complain("switch", str(error))
 
     def _turn(self, switch: Switch) -> bool:
         """Return whether it is turned. If not, all else goes on, and the next look tries again."""
-        try:
+        with self._notes.watch("kill-switch"):
             self._seeker.turn(switch)
-        except Exception as error:  # of a function that was given to us
-            self._notes.complain("kill-switch", f"{type(error).__name__}: {error}")
-            return False
-        self._switch = switch
-        self._notes.settle("kill-switch")
-        return True
+            self._switch = switch
+        return self._switch is switch
 
     async def _listen(self, cache: RuleCache, news: asyncio.Event) -> None:
         """Hear announcements; notice a line that is dead although nobody has cut it."""
@@ -408,31 +390,20 @@ class Follower:
 
     def _recall_instances(self, file: InstanceFile) -> None:
         """Assume as many processes as there were last, until Redis says how many there are."""
-        try:
+        with self._notes.watch("instance-file"):
             self._instances = max(self._instances, file.read())
-        except LimenError as error:
-            self._notes.complain("instance-file", str(error))
-            return
-        self._counts = [(time.monotonic(), self._instances)]
-        self._tell_instances()
+            self._counts = [(time.monotonic(), self._instances)]
+            self._tell_instances()
 
     async def _keep_instances(self, file: InstanceFile) -> None:
-        if not self._has_counted:
-            return
-        try:
-            await asyncio.to_thread(file.keep, self._instances)
-        except LimenError as error:
-            self._notes.complain("instance-file", str(error))
-        else:
-            self._notes.settle("instance-file")
+        if self._has_counted:
+            with self._notes.watch("instance-file"):
+                await asyncio.to_thread(file.keep, self._instances)
 
     def _tell_instances(self) -> None:
         if self._on_instances is not None:
-            try:
+            with self._notes.watch("instances"):
                 self._on_instances(self._instances)
-                self._notes.settle("instances")
-            except Exception as error:  # the program's own; we go on
-                self._notes.complain("instances", f"{type(error).__name__}: {error}")
 
 
 async def _call_off(tasks: list[asyncio.Task[None]]) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any, Literal, TypeVar
 
 from limen.errors import LimenError, StoreError
@@ -84,7 +83,7 @@ class Seeker:
 
     async def look(self, cache: RuleCache) -> Found | None:
         """Return what is in the cache; None without an answer. Changes nothing."""
-        with self._minding("cache"):
+        with self._notes.watch("cache"):
             return await cache.look()
         return None
 
@@ -95,7 +94,7 @@ class Seeker:
         seen = (found.version, found.stamp)
         if seen == self._doubted or self._is_behind(found.version):
             return False
-        with self._minding("rules"):
+        with self._notes.watch("rules"):
             if found.is_foreign:
                 raise Poisoned("what is in their place in Redis is something else")
             if found.version:
@@ -132,7 +131,7 @@ class Seeker:
         if self._last_good is None:
             return
         if self._rules is None:
-            with self._minding("last-good"):
+            with self._notes.watch("last-good"):
                 kept = self._last_good.read()
                 if kept is not None:
                     self._put(kept.snapshot, "last-good", kept.written_at)
@@ -159,7 +158,7 @@ class Seeker:
             # Others may have a way to the store: they ask for all, and we whether it is back.
             return time.monotonic() < self._asked_at + CLAIM_S
         claimed = True
-        with self._minding("sharing"):
+        with self._notes.watch("sharing"):
             claimed = await cache.claim(who)
         return not claimed
 
@@ -168,7 +167,7 @@ class Seeker:
     ) -> None:
         before, snapshot = self._rules, None
         self._asked_at = time.monotonic()
-        with self._minding("store"):
+        with self._notes.watch("store"):
             snapshot = await self._in_time(self._load(store, found), self._patience_s())
             self.is_loaded = self.is_loaded or snapshot is None
             if snapshot is None or self._rules is not before:
@@ -191,7 +190,7 @@ class Seeker:
         if cache is None or found is None or self._is_in_force(found):
             return
         if self._is_same(snapshot) and snapshot is not None:
-            with self._minding("sharing"):
+            with self._notes.watch("sharing"):
                 await cache.write(snapshot, seen=found.version, stamp=found.stamp)
 
     def _patience_s(self) -> float:
@@ -264,7 +263,7 @@ class Seeker:
         # One after the other, and none that has been replaced: the last one stays.
         async with self._writing:
             if self._is_same(snapshot):
-                with self._minding("last-good"):
+                with self._notes.watch("last-good"):
                     await asyncio.to_thread(last_good.write, snapshot)
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -274,20 +273,6 @@ class Seeker:
         task.add_done_callback(self._late.discard)
         task.add_done_callback(_forget)
         return task
-
-    @contextmanager
-    def _minding(self, about: str) -> Iterator[None]:
-        """Take note of what goes wrong inside, and go on behind it."""
-        try:
-            yield
-        except TimeoutError:
-            self._notes.complain(about, "no answer in time")
-        except LimenError as error:
-            self._notes.complain(about, str(error))
-        except Exception as error:  # of a driver; who follows rules does not stop for it
-            self._notes.complain(about, f"{type(error).__name__}: {error}")
-        else:
-            self._notes.settle(about)
 
 
 def _forget(task: asyncio.Task[Any]) -> None:
