@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, structs
 
@@ -91,6 +91,16 @@ def announce(stored: StoredRuleSet, where: str, store: str, namespace: str) -> N
             f"limen: {none_visible(store, namespace)}; processes that use the same database "
             "find it there"
         )
+
+
+def shared_document(store: str, namespace: str) -> dict[str, Any]:
+    """Return the rules that the processes share over the store. Raises `LimenError`."""
+
+    async def read(cache: RuleCache) -> dict[str, Any]:
+        entry, _ = await cache.read()
+        return entry.document
+
+    return with_cache(store, namespace, read)
 
 
 async def wait_for(cache: RuleCache, has_confirmed: Callable[[Instance], bool]) -> Confirmation:

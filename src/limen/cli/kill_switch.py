@@ -23,10 +23,11 @@ the processes.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -216,20 +217,31 @@ def _check(names: Sequence[str], comment: str, settings: Settings) -> None:
 
 
 def _known_names(settings: Settings) -> list[str] | None:
-    """Return the names of the active rules; None if they cannot be read."""
-    from limen.cli import rules_file
+    """Return the names of the active rules; None if they cannot be read.
+
+    They are read from the source of the rules; if it does not answer, from the rules that the
+    processes share over the store.
+    """
+    from limen.cli import instances, rules_file
     from limen.cli.rules_location import is_file, with_store
 
-    where = settings.rules_place.get_secret_value()
+    where, store = settings.rules_place.get_secret_value(), settings.shared_store
     try:
         if is_file(where):
             return [rule.name for rule in rules_file.read(where).rules.rules]
         active = with_store(where, lambda database: database.active(), _DATABASE_PATIENCE_S)
+        return _names(active.document) if active is not None else []
     except (LimenError, ImportError) as error:
-        output.print_error(f"limen: the names of the rules were not verified: {error}")
-        return None
-    rules = active.document["rules"] if active is not None and active.document else []
-    return [str(rule["name"]) for rule in rules]
+        reason = error
+    if store is not None and not is_file(where):
+        with contextlib.suppress(LimenError):
+            return _names(instances.shared_document(store, settings.namespace))
+    output.print_error(f"limen: the names of the rules were not verified: {reason}")
+    return None
+
+
+def _names(document: dict[str, Any] | None) -> list[str]:
+    return [str(rule["name"]) for rule in document["rules"]] if document else []
 
 
 def _write_audit(switch: Switch, comment: str, settings: Settings) -> None:
