@@ -24,14 +24,15 @@ async function ask(method, path, body, signal) {
     options.headers["content-type"] = "application/json";
     options.body = JSON.stringify(body);
   }
-  let response;
+  let response, said;
   try {
     response = await fetch(path, options);
+    // The connection can also break in the middle of the body.
+    said = await read(response);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, "The service does not answer. What you did was perhaps not done.");
   }
-  const said = await read(response);
   if (response.ok) return said;
   if (response.status === 401 && path !== "/session") for (const listener of listeners) listener();
   throw new Problem(response.status, sentence(said?.detail ?? `The service answered ${response.status}.`), said);
