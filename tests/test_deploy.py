@@ -33,6 +33,7 @@ from limen.server.process.main import _PARENTS_PATIENCE_S
 from limen.server.settings import Settings
 from tests import postgres, servers
 from tests.test_docs import ROOT, blocks_of
+from tests.waiting import wait_until
 
 DEPLOY = ROOT / "deploy"
 README = DEPLOY / "README.md"
@@ -210,16 +211,9 @@ def asked(port: int, path: str, token: str, body: object = None) -> tuple[int, A
         connection.close()
 
 
-def until(true: Callable[[], object], log: Path) -> None:
-    end = time.monotonic() + 30
-    while True:
-        try:
-            if true():
-                return
-        except (OSError, http.client.HTTPException):
-            pass
-        assert time.monotonic() < end, log.read_text()
-        time.sleep(0.05)
+def until(condition: Callable[[], object], log: Path) -> None:
+    ignoring = (OSError, http.client.HTTPException)
+    wait_until(condition, 30, 0.05, ignoring=ignoring, details=log.read_text)
 
 
 @contextmanager

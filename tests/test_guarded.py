@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from limen.model import ALGORITHMS, OnError
 from limen.model.text import digest
 from tests import servers
 from tests.conformance.stores import LIMITERS, Blocking, Threaded, is_renewed
+from tests.waiting import wait_until
 
 SECRET = "hunter2"
 SLOW_MACHINE_S = 5.0
@@ -103,10 +105,7 @@ def heal(admin: redis.Redis) -> None:
 
 
 def wait_for_the_store(limiter: Any) -> None:
-    end = time.monotonic() + SLOW_MACHINE_S
-    while limiter.peek("nobody", LIMIT).degraded:
-        assert time.monotonic() < end, "the store was not found again"
-        time.sleep(0.02)
+    wait_until(lambda: not limiter.peek("nobody", LIMIT).degraded)
 
 
 def let_it_work(limiter: Any, seconds: float) -> None:
@@ -127,11 +126,7 @@ def used(limiter: Any, limit: Limit) -> int:
 def settled(limiter: Any, limit: Limit) -> int:
     """Return how much was charged in the store, when anything was."""
     wait_for_the_store(limiter)
-    end = time.monotonic() + SLOW_MACHINE_S
-    while not (found := used(limiter, limit)):
-        assert time.monotonic() < end, "nothing was settled"
-        time.sleep(0.02)
-    return found
+    return wait_until(lambda: used(limiter, limit))
 
 
 def sources(decision: Any) -> list[str]:
@@ -700,11 +695,12 @@ class TestDebts:
 
         monkeypatch.setattr(backend, "change", slow_async if is_async else slow)
         mortal.restart()
-        end = time.monotonic() + 6 * SLOW_MACHINE_S
-        while limiter._guard.owed:
-            assert time.monotonic() < end
+
+        def is_paid() -> bool:
             limiter.check("somebody", Limit(10_000, 60))
-            limiter.sleep(0.01)
+            return not limiter._guard.owed
+
+        wait_until(is_paid, 30, sleep=limiter.sleep)
         assert at_once[1] <= (plan.MOST_UNPAID if is_async else 1)
 
     # Loops that end leave connections behind: that is how such programs are.
@@ -723,13 +719,13 @@ class TestDebts:
         decisions = [asyncio.run(limiter.check("k", limit, cost=2)) for _ in range(3)]
         assert {decision.source for decision in decisions} == {"local"}
         mortal.restart()
-        end = time.monotonic() + 4 * SLOW_MACHINE_S
-        while (seen := asyncio.run(limiter.peek("k", limit))).source == "local" or (
-            seen.remaining > 6
-        ):
-            assert time.monotonic() < end, f"{seen.remaining} are left"
-            time.sleep(0.02)
-        assert seen.remaining >= 4
+
+        def remaining(limiter: AsyncLimiter) -> float:
+            seen = asyncio.run(limiter.peek("k", limit))
+            return seen.remaining if seen.source == "store" else limit.capacity
+
+        wait_until(partial(lambda limiter: remaining(limiter) <= 6, limiter))
+        assert remaining(limiter) >= 4
         del limiter
         gc.collect()
 
@@ -810,10 +806,10 @@ class TestDebts:
         assert limiter.settle(less, 5)
         mortal.restart()
         wait_for_the_store(limiter)
-        end = time.monotonic() + SLOW_MACHINE_S
-        while used(limiter, limit) != 405:
-            assert time.monotonic() < end, f"{used(limiter, limit)} were charged"
-            time.sleep(0.02)
+        wait_until(
+            lambda: used(limiter, limit) == 405,
+            details=lambda: f"{used(limiter, limit)} were charged",
+        )
 
     def test_of_what_was_reset_are_none(self, open_limiter: Open, mortal: servers.Server) -> None:
         limit = Limit(10, 86_400)

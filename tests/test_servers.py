@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests import servers
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module", params=sorted(servers.binaries()))
@@ -169,13 +169,6 @@ def test_sentinels_replace_a_killed_primary() -> None:
         assert not killed.alive
         with connect(watched.wait_for_primary(other_than=killed.port)) as client:
             assert client.set("key", 1)
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def name_in(slot: int) -> str:

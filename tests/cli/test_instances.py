@@ -19,7 +19,7 @@ from limen.rules.sync import Follower
 from tests import servers
 from tests.cli.acts import DATABASE, RULES, SECRET, Run, edit, write
 from tests.server.product import Product, product
-from tests.server.raw import until
+from tests.waiting import wait_until
 
 NOW = r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}"
 
@@ -137,7 +137,7 @@ def served(
         for name, value in settings.items():
             monkeypatch.setenv(f"LIMEN_{name.upper()}", value)
     with product(tmp_path, "--workers", "2", **settings) as started:
-        until(lambda: started.ask("/readyz").body.find(b'"instances":2') > 0)
+        wait_until(lambda: started.ask("/readyz").body.find(b'"instances":2') > 0)
         yield started
 
 
@@ -213,7 +213,7 @@ def test_kill_switch_that_is_not_saved_reaches_every_host_by_redis(
     assert ran.exit_code == 1
     assert ran.err.startswith("limen: data/kill-switch cannot be written")
     assert ran.out == "1 of 1 process confirmed it\n"
-    until(lambda: len(follower) == 2)  # the same rules, in shadow
+    wait_until(lambda: len(follower) == 2)  # the same rules, in shadow
     alone = limen("kill-switch", "on", "--folder", "data")
     assert alone.exit_code == 1
     assert "data/kill-switch cannot be written" in alone.err

@@ -16,6 +16,7 @@ from limen.client import ServiceRefused, Verdict
 from tests.client.conftest import Connect, Leaving
 from tests.client.drivers import Threaded, somebody
 from tests.client.services import Served, free_port, served
+from tests.waiting import wait_until
 
 TIMEOUT = 0.25
 SLACK = 0.1
@@ -137,8 +138,7 @@ def test_every_call_is_answered_in_time_and_the_service_comes_back_by_itself(
             at["called"] = time.monotonic()
             fragile.start()
         at["back"] = time.monotonic()
-        while "store" not in load.sources(at["back"]) and time.monotonic() < at["back"] + 10:
-            time.sleep(0.02)
+        wait_until(lambda: "store" in load.sources(at["back"]))
         at["end"] = time.monotonic()
 
     with lag() as lagged:

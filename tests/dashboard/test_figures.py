@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 from tests.dashboard import scene
 from tests.dashboard.browsing import Served, Visit, served
 from tests.dashboard.traffic import traffic
-from tests.server.raw import until
+from tests.waiting import wait_until
 
 SLOW_MS = 15_000
 SLICE_S = 5
@@ -54,9 +54,9 @@ def test_a_chart_does_not_fall_to_zero_at_its_right_edge(visit: Visit, service: 
         expect(summary).to_contain_text("at the end", timeout=SLOW_MS)
         return [float(each) for each in AT_END.findall(summary.inner_text())]
 
-    until(lambda: _decided(service) > 3 * SLICE_S * RATE, 60)
+    wait_until(lambda: _decided(service) > 3 * SLICE_S * RATE, 60)
     for path in (f"/rules/{scene.BUSY}", "/"):
-        until(lambda: 0.05 < time.time() % SLICE_S < 0.4)
+        wait_until(lambda: 0.05 < time.time() % SLICE_S < 0.4)
         rates = ends_at(path)
         assert sum(rates) > RATE / 3, (path, rates)
 

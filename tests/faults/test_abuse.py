@@ -31,7 +31,8 @@ from tests import servers
 from tests.faults.figures import say
 from tests.faults.rig import FULL
 from tests.server.product import Product, product
-from tests.server.raw import HOST, Raw, request, until
+from tests.server.raw import HOST, Raw, request
+from tests.waiting import wait_until
 
 RATE = 10_000
 FLOOD_S = 60.0 if FULL else 1.5
@@ -189,8 +190,7 @@ class Mob:
             yield
         finally:
             self._come.clear()
-            while self._are_there.is_set():
-                time.sleep(0.01)
+            wait_until(lambda: not self._are_there.is_set())
 
 
 def _be_there(
@@ -278,7 +278,7 @@ def p99_of_a_block(port: int) -> float:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     with product(tmp_path_factory.mktemp("served")) as started:
-        until(lambda: started.ask("/readyz").status == 200)
+        wait_until(lambda: started.ask("/readyz").status == 200)
         p99_of_a_block(started.port)
         yield started
 

@@ -28,7 +28,7 @@ from tests.faults.callers import Stalls
 from tests.faults.clocks import VARIABLE, Clock, set_clock
 from tests.faults.figures import say
 from tests.faults.rig import DEADLINE_S, FIRST_P99_S, FULL, P99_S
-from tests.server.raw import until
+from tests.waiting import wait_until
 
 HOUR = 3_600.0
 PERIOD = 60.0
@@ -274,7 +274,7 @@ def replica(store: Store, clock: Clock) -> Iterator[Store]:
         redis.Redis(port=server.port) as admin,
         Limiter(url_of(server), deadline=PATIENT_S) as limiter,
     ):
-        until(lambda: admin.info("replication")["master_link_status"] == "up")
+        wait_until(lambda: admin.info("replication")["master_link_status"] == "up")
         yield Store(clock, server, admin, limiter, store.base)
 
 
@@ -462,8 +462,7 @@ def _verbs(limiter: Any, clock: Path) -> dict[str, Callable[..., Any]]:
 
     def back() -> float:
         start = time.monotonic()
-        while limiter.check("again", Limit(1_000, 1)).degraded:
-            time.sleep(0.01)
+        wait_until(lambda: not limiter.check("again", Limit(1_000, 1)).degraded, 60)
         return time.monotonic() - start
 
     return {

@@ -7,7 +7,7 @@ be seen in the others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from multiprocessing import resource_tracker
@@ -25,6 +25,7 @@ from tests.faults.network import Network, hosts
 from tests.faults.rig import DEADLINE_S, FULL, LIMIT, WORKERS, Asked, History, Rig, rig
 from tests.shared.load import WIDE
 from tests.shared.test_cluster import key_on, key_on_each, slot_of
+from tests.waiting import wait_until
 
 full = pytest.mark.skipif(not FULL, reason="takes long; LIMEN_FAULTS=1 runs it")
 
@@ -56,20 +57,12 @@ def url_of(cluster: servers.Cluster) -> str:
     return "redis+cluster://" + ",".join(f"{node.host}:{node.port}" for node in cluster.nodes)
 
 
-def wait_until(true: Callable[[], bool], within_s: float = 30.0) -> float:
-    """Return when it became true."""
-    end = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < end, f"still not so after {within_s} s"
-        time.sleep(0.02)
-    return time.monotonic()
-
-
 def wait_for_new_owner(cluster: servers.Cluster, key: str, old_port: int) -> float:
     """Return when all nodes that are awake knew that somebody else owns the key's slot."""
     slot = slot_of(key)
-    wait_until(lambda: cluster.owner_port(slot) != old_port)
-    return wait_until(cluster.agreed)
+    wait_until(lambda: cluster.owner_port(slot) != old_port, 30)
+    wait_until(cluster.agreed, 30)
+    return time.monotonic()
 
 
 def stopped(load: Rig) -> History:
@@ -449,12 +442,14 @@ class TestAPartition:
                 parted_at = time.monotonic()
                 # Those who are `there` go on talking to the master that is cut off.
                 network.part({"cut", "there"}, {"here", *names[1:]})
-                promoted_at = wait_until(lambda: role_of(cluster, cluster.nodes[3]) == "master")
+                wait_until(lambda: role_of(cluster, cluster.nodes[3]) == "master", 30)
+                promoted_at = time.monotonic()
                 load.seconds(max(parted_at + PERIOD_S - time.monotonic(), 1))
                 healed_at = time.monotonic()
                 network.heal()
                 wait_until(lambda: role_of(cluster, cluster.nodes[0]) == "slave")
-                agreed_at = wait_until(cluster.agreed)
+                wait_until(cluster.agreed, 30)
+                agreed_at = time.monotonic()
                 load.seconds(PERIOD_S)
                 history = stopped(load)
         here = [asked for asked in degraded(history, shards.healthy) if asked.worker < 2]

@@ -13,8 +13,9 @@ import pytest
 from tests.faults.figures import say
 from tests.faults.rig import FULL
 from tests.server.product import Product, product
-from tests.server.raw import Raw, request, until
+from tests.server.raw import Raw, request
 from tests.servers import HOST, Server
+from tests.waiting import wait_until
 
 SERVICES = 4
 
@@ -28,7 +29,7 @@ def fleet(folder: Path, *flags: str, **settings: str) -> Iterator[list[Product]]
             for number in range(SERVICES)
         ]
         for service in services:
-            until(lambda each=service: is_listening(each), 60)  # type: ignore[misc]
+            wait_until(lambda each=service: is_listening(each), 60)  # type: ignore[misc]
         yield services
         for service in services:
             service.signal(signal.SIGTERM)
@@ -67,7 +68,9 @@ def test_services_that_restart_during_an_outage_admit_no_more_than_twice_the_lim
     expected = f"{SERVICES * workers}\n"
     with fleet(tmp_path, *flags, store__deadline="2") as services:
         before = count_admitted(services, limit, degraded=False)
-        until(lambda: all(file.exists() and file.read_text() == expected for file in files), 30)
+        wait_until(
+            lambda: all(file.exists() and file.read_text() == expected for file in files), 30
+        )
         mortal.kill()
     with fleet(tmp_path, *flags) as services:
         after = count_admitted(services, limit, degraded=True)

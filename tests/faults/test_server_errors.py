@@ -36,6 +36,7 @@ from tests.faults.callers import (
 )
 from tests.faults.figures import say
 from tests.faults.rig import DEADLINE_S, FIRST_P99_S, FULL
+from tests.waiting import wait_until
 
 BROKEN_S = 5.0 if FULL else 0.5
 LATER_P99_S = 0.012 if FULL else 0.025
@@ -454,10 +455,7 @@ class TestNoWrites:
 
         def save(expected: str) -> None:
             admin.bgsave()
-            end = time.monotonic() + 10
-            while admin.info("persistence")["rdb_last_bgsave_status"] != expected:
-                assert time.monotonic() < end
-                time.sleep(0.01)
+            wait_until(lambda: admin.info("persistence")["rdb_last_bgsave_status"] == expected)
 
         @contextmanager
         def unsaved() -> Iterator[None]:

@@ -26,8 +26,9 @@ from tests import postgres
 from tests.postgres import Postgres
 from tests.server.admin.driving import ADMIN
 from tests.server.product import Product, product
-from tests.server.raw import Response, until
+from tests.server.raw import Response
 from tests.servers import HOST, Server, binaries, process
+from tests.waiting import wait_until
 
 BEARER = f"Authorization: Bearer {ADMIN}"
 BLOCK = {"rules": [{"name": "no", "mode": "block"}]}
@@ -137,14 +138,14 @@ def test_read_only_postgresql_is_reported_before_a_save_fails(
         assert not is_allowed(service)
         assert trouble(service) == []
         server.execute("ALTER DATABASE read_only SET default_transaction_read_only = on")
-        until(lambda: trouble(service) == ["read-only"])
+        wait_until(lambda: trouble(service) == ["read-only"])
         assert not is_allowed(service)
         refused = save(service, 1, {"rules": []})
         assert refused.status == 503
         assert "the server is read-only" in refused.problem["detail"]
         assert trouble(service) == ["read-only"]
         server.execute("ALTER DATABASE read_only RESET default_transaction_read_only")
-        until(lambda: trouble(service) == [])
+        wait_until(lambda: trouble(service) == [])
 
 
 def should_rate_limit(service: Product) -> grpc.StatusCode:
@@ -203,11 +204,11 @@ def test_service_listens_before_a_frozen_postgresql_has_rules(
             # The kill switch lets everybody pass, whatever the rules are.
             turn = service.ask("/admin/v1/kill-switch", BEARER, method="PUT", body={"on": True})
             assert turn.status == 200
-            until(lambda: is_allowed(service))
+            wait_until(lambda: is_allowed(service))
             service.ask("/admin/v1/kill-switch", BEARER, method="PUT", body={"on": False})
-            until(lambda: [each.status for each in decisions(service)] == STARTING)
+            wait_until(lambda: [each.status for each in decisions(service)] == STARTING)
             server.resume()
-            until(lambda: service.ask("/readyz").status == 200)
+            wait_until(lambda: service.ask("/readyz").status == 200)
             assert not is_allowed(service)
             assert should_rate_limit(service) == grpc.StatusCode.OK
     finally:
@@ -220,7 +221,7 @@ def test_first_answers_are_by_the_last_good_rules_while_postgresql_is_frozen(
     url = server.create_database("last_good")
     asyncio.run(keep_block(url))
     with product(tmp_path, rules=url) as service:
-        until(lambda: read(service.ask("/readyz"))["status"] == "ok")
+        wait_until(lambda: read(service.ask("/readyz"))["status"] == "ok")
         service.signal(signal.SIGTERM)
         assert service.code() == 0
     asyncio.run(empty(url))
@@ -231,7 +232,7 @@ def test_first_answers_are_by_the_last_good_rules_while_postgresql_is_frozen(
             assert read(service.ask("/readyz"))["rules_source"] == "last-good"
             server.resume()
             # Tables that are missing are made also where rules came from elsewhere.
-            until(lambda: "tokens" not in read(service.ask("/readyz"))["trouble"])
+            wait_until(lambda: "tokens" not in read(service.ask("/readyz"))["trouble"])
             assert not is_allowed(service)
     finally:
         server.resume()
@@ -252,10 +253,10 @@ def test_tables_are_made_when_a_frozen_postgresql_goes_on(tmp_path: Path, server
         with product(tmp_path, auth__admin_token=ADMIN, rules=url) as service:
             assert service.ask("/readyz").status == 503
             server.resume()
-            until(lambda: service.ask("/readyz").status == 200)
+            wait_until(lambda: service.ask("/readyz").status == 200)
             assert is_allowed(service), "there are no rules yet"
             assert save(service, 0, BLOCK).status == 200
-            until(lambda: not is_allowed(service))
+            wait_until(lambda: not is_allowed(service))
     finally:
         server.resume()
 
@@ -282,8 +283,8 @@ def test_rolling_restart_keeps_workers_with_rules_until_the_new_ones_have_some(
     store = f"redis://{HOST}:{valkey.port}"
     settings = {"auth__admin_token": ADMIN, "rules": url, "workers": "2", "store__url": store}
     with product(tmp_path, **settings) as service:
-        until(lambda: len(service.workers) == 2)
-        until(lambda: service.ask("/readyz").status == 200)
+        wait_until(lambda: len(service.workers) == 2)
+        wait_until(lambda: service.ask("/readyz").status == 200)
         old = set(service.workers)
         server.pause()
         try:
@@ -292,14 +293,14 @@ def test_rolling_restart_keeps_workers_with_rules_until_the_new_ones_have_some(
                 client.flushall()
             (service.folder / ".limen" / "rules.last-good.json").unlink()
             service.signal(signal.SIGHUP)
-            until(lambda: len(service.workers) == 3)
+            wait_until(lambda: len(service.workers) == 3)
             end = time.monotonic() + 4  # longer than a worker waits that is alone
             while time.monotonic() < end:
                 assert not is_allowed(service)
             assert old < set(service.workers)
         finally:
             server.resume()
-        until(lambda: not old & set(service.workers) and len(service.workers) == 2)
+        wait_until(lambda: not old & set(service.workers) and len(service.workers) == 2)
         assert not is_allowed(service)
 
 

@@ -22,7 +22,8 @@ import uvloop
 from limen.server.http import HttpConnections, HttpLimits, Request, Response, connection
 from limen.server.http.connection import MAX_HEADERS, MAX_PIPELINED, HttpConnection
 from tests.server.apps import App
-from tests.server.raw import HOST, CutShort, Raw, request, until
+from tests.server.raw import HOST, CutShort, Raw, request
+from tests.waiting import wait_until
 
 MAX_BODY = 30_000
 LIMITS = HttpLimits(
@@ -59,7 +60,7 @@ class Served:
     @property
     def connection(self) -> HttpConnection:
         """The only connection."""
-        until(lambda: len(self.connections) == 1)
+        wait_until(lambda: len(self.connections) == 1)
         [each] = self.connections._all
         return each
 
@@ -229,7 +230,7 @@ def test_a_413_is_not_overtaken_by_a_reset(quick: Served) -> None:
         assert raw.ends()
         raw.send(bytes(1_000_000))  # is still read
         with lasting(0, 5), trickling(raw, b"x"):
-            until(lambda: len(quick.connections) == 0)
+            wait_until(lambda: len(quick.connections) == 0)
 
 
 def test_who_sends_on_and_on_behind_the_last_answer_is_not_listened_to(
@@ -261,7 +262,7 @@ def test_who_waits_for_100_behind_the_last_answer_is_sent_away_too(
         raw.send(first + request("/echo", *asked, method="POST"))
         assert raw.response().closes
         assert raw.ends()
-        until(lambda: len(patient.connections) == 0)
+        wait_until(lambda: len(patient.connections) == 0)
     assert len(caplog.records) == (b"bug" in first)
 
 
@@ -273,7 +274,7 @@ def test_who_is_refused_while_it_waits_for_100_is_not_told_to_go_on(
         raw.send(request("/echo", *asked, method="POST") + b"zz\r\n")
         assert raw.response().status == 400
         assert raw.ends()
-        until(lambda: len(patient.connections) == 0)
+        wait_until(lambda: len(patient.connections) == 0)
     assert patient.app.seen == []
     assert caplog.records == []
 
@@ -319,8 +320,8 @@ def test_who_does_not_read_the_answer_is_cut_off(quick: Served) -> None:
         raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         with lasting(0.3, 5):
             raw.send(request("/big/60000"))
-            until(lambda: len(quick.connections) == 1)
-            until(lambda: len(quick.connections) == 0)
+            wait_until(lambda: len(quick.connections) == 1)
+            wait_until(lambda: len(quick.connections) == 0)
 
 
 @pytest.mark.parametrize("path", ["/big/8", "/refused"])
@@ -331,10 +332,12 @@ def test_who_asks_on_and_on_without_reading_is_cut_off(quick: Served, path: str)
         watched = quick.connection
         while not watched._write_paused:
             raw.send(request(path) * 100)
-            until(lambda: watched._write_paused or not quick.call(lambda: len(watched._pending)))
+            wait_until(
+                lambda: watched._write_paused or not quick.call(lambda: len(watched._pending))
+            )
             unsent = max(unsent, quick.call(watched.transport.get_write_buffer_size))
         assert watched._read_paused or path == "/refused"
-        until(lambda: len(quick.connections) == 0)
+        wait_until(lambda: len(quick.connections) == 0)
     # The high-water mark of a transport is 64 KiB.
     assert 65_536 < unsent < 100_000
 
@@ -343,7 +346,7 @@ def test_pipelined_requests_wait_for_a_client_that_does_not_read(patient: Served
     with patient.raw() as raw:
         raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         raw.send(request("/big/8000") + request("/big/1") * 50)
-        until(lambda: patient.app.seen == ["big"])
+        wait_until(lambda: patient.app.seen == ["big"])
         time.sleep(0.2)
         assert patient.app.seen == ["big"]
         assert len(raw.response().body) == 8_000 * 1_024
@@ -373,7 +376,7 @@ def test_a_client_is_not_late_while_the_server_does_not_read(quick: Served) -> N
     rest = request("/echo", body=b"abc")
     with quick.raw() as raw:
         raw.send(request("/late") + request() + rest[:-1])
-        until(lambda: quick.app.seen == ["waits"])
+        wait_until(lambda: quick.app.seen == ["waits"])
         sender = threading.Thread(target=send_all, args=(raw, rest[-1:] + request() * 500_000))
         sender.start()
         sender.join(0.8)
@@ -553,7 +556,7 @@ def test_a_late_body_behind_a_request_is_refused_in_its_turn(quick: Served) -> N
     with quick.raw() as raw:
         raw.send(request("/late") + request("/echo", "Content-Length: 9"))
         watched = quick.connection
-        until(lambda: watched._discards)
+        wait_until(lambda: watched._discards)
         assert not raw.has_answer()
         quick.call(quick.app.go_on.set)
         assert raw.response().body == b"late"
@@ -714,10 +717,10 @@ def test_a_decision_in_progress_is_completed_when_the_client_has_gone(
 ) -> None:
     with patient.raw() as raw:
         raw.send(request("/sleep/0.3") + request("/echo"))
-        until(lambda: patient.app.seen == ["sleeps"])
+        wait_until(lambda: patient.app.seen == ["sleeps"])
         linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"
         raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    until(lambda: patient.app.seen == ["sleeps", "slept"])
+    wait_until(lambda: patient.app.seen == ["sleeps", "slept"])
     done = patient.connections.wait_until_done()
     asyncio.run_coroutine_threadsafe(done, patient.loop).result(1)
     assert patient.app.seen == ["sleeps", "slept"], "the request behind it was dropped"
@@ -769,7 +772,7 @@ def test_a_cancelled_request_ends_the_connection(patient: Served) -> None:
         raw.send(request("/cancelled"))
         with pytest.raises((CutShort, ConnectionResetError)):
             raw.response()
-    until(lambda: len(patient.connections) == 0)
+    wait_until(lambda: len(patient.connections) == 0)
 
 
 def test_answers_are_dated_and_do_not_say_by_whom(patient: Served) -> None:
@@ -786,7 +789,7 @@ def test_an_idle_connection_may_ask_once_more_when_the_server_ends(patient: Serv
     with patient.raw() as asks, patient.raw() as idle, patient.raw() as fresh:
         asks.get()
         idle.get()
-        until(lambda: len(patient.connections) == 3)
+        wait_until(lambda: len(patient.connections) == 3)
         patient.call(patient.connections.drain)
         time.sleep(0.5)
         with lasting(0, 3):
@@ -803,8 +806,8 @@ def test_requests_in_progress_are_finished_when_the_server_ends(patient: Served)
     with patient.raw() as works, patient.raw() as sends:
         works.send(request("/sleep/0.8") + request())
         sends.send(request("/echo", "Content-Length: 4") + b"ab")
-        until(lambda: patient.app.seen == ["sleeps"])
-        until(lambda: any(each._receiving for each in list(patient.connections._all)))
+        wait_until(lambda: patient.app.seen == ["sleeps"])
+        wait_until(lambda: any(each._receiving for each in list(patient.connections._all)))
         patient.call(patient.connections.drain)
         sends.send(b"cd")
         response = sends.response()
@@ -821,7 +824,7 @@ def test_what_is_cut_off_leaves_nothing_running(
 ) -> None:
     with patient.raw() as raw:
         raw.send(request("/sleep/60"))
-        until(lambda: patient.app.seen == ["sleeps"])
+        wait_until(lambda: patient.app.seen == ["sleeps"])
         asyncio.run_coroutine_threadsafe(patient.connections.cut(), patient.loop).result(5)
         assert len(patient.connections) == 0
         assert not patient.connections._orphans
@@ -839,7 +842,7 @@ def test_a_flood_of_connections_leaves_those_before_it_alone(
             with patient.raw() as raw, pytest.raises((CutShort, ConnectionError)):
                 raw.get()
         assert {raw.get().status for raw in first} == {200}
-    until(lambda: len(patient.connections) == 0)
+    wait_until(lambda: len(patient.connections) == 0)
     with patient.raw() as raw:
         assert raw.get().status == 200
     [record] = caplog.records
@@ -853,8 +856,8 @@ def test_closed_connection_frees_its_memory_at_once(quick: Served) -> None:
         with quick.raw() as raw:
             raw.send(request("/echo", f"Content-Length: {MAX_BODY}") + b"x" * 20_000)
             freed = weakref.ref(quick.connection)
-        until(lambda: len(quick.connections) == 0)
-        until(lambda: freed() is None)
+        wait_until(lambda: len(quick.connections) == 0)
+        wait_until(lambda: freed() is None)
     finally:
         gc.enable()
 
@@ -868,7 +871,7 @@ def test_idle_connection_holds_no_request(patient: Served) -> None:
     with patient.raw() as raw:
         raw.send(request("/echo", f"Content-Length: {MAX_BODY}") + b"x" * MAX_BODY)
         assert len(raw.response().body) == MAX_BODY
-        until(lambda: held() == before)
+        wait_until(lambda: held() == before)
 
 
 def test_bug_while_a_refusal_is_written_is_logged_and_answered_with_500(

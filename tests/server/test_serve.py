@@ -16,7 +16,8 @@ from limen.errors import ConfigurationError
 from limen.server.process.listen import Tls, bind
 from tests import servers
 from tests.server.processes import process
-from tests.server.raw import HOST, Raw, request, until
+from tests.server.raw import HOST, Raw, request
+from tests.waiting import wait_until
 
 PAIRS = Path(__file__).parent / "tls"
 
@@ -122,7 +123,7 @@ def test_a_stop_finishes_what_is_under_way(number: signal.Signals, tmp_path: Pat
         works.send(request(f"/until{tmp_path}/go"))
         time.sleep(0.2)
         served.signal(number)
-        until(lambda: not accepts(served.port))
+        wait_until(lambda: not accepts(served.port))
         last = idle.get()
         assert (last.status, last.closes) == (200, True)
         assert idle.ends()
@@ -148,7 +149,7 @@ def test_a_second_signal_does_not_wait() -> None:
         works.send(request("/sleep/60"))
         time.sleep(0.2)
         served.signal(signal.SIGTERM)
-        until(lambda: not accepts(served.port))
+        wait_until(lambda: not accepts(served.port))
         served.signal(signal.SIGTERM)
         assert served.code(5) == 128 + signal.SIGTERM
         assert served.complained == []
@@ -245,13 +246,13 @@ def test_a_certificate_is_replaced_without_losing_connections(
             assert old.get().status == 200
             place("two", tmp_path, key="one")
             served.signal(signal.SIGHUP)
-            until(lambda: len(served.complained) == 1)
+            wait_until(lambda: len(served.complained) == 1)
             assert served.complained[0].startswith("the certificate stays as it was: TLS: ")
             with Secure(port) as still:
                 assert still.name == "one.limen.test"
             place("two", tmp_path)
             served.signal(signal.SIGHUP)
-            until(lambda: served.said.count("hup") == 2)
+            wait_until(lambda: served.said.count("hup") == 2)
             with Secure(port) as new:
                 assert new.name == "two.limen.test"
                 assert new.get().status == 200

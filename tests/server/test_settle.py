@@ -16,6 +16,7 @@ import pytest
 from limen import wire
 from tests.server.asking import Asker, asking, done, granted, verdict
 from tests.servers import HOST, Server, binaries, process
+from tests.waiting import wait_until
 
 CALLERS, REQUESTS = 16, 12
 QUOTA = 9_000
@@ -285,10 +286,11 @@ def test_what_one_counted_alone_is_not_given_back_by_another(path: str, tmp_path
 
 
 def _wait_until_counted(service: Asker) -> None:
-    end = time.monotonic() + 20
-    while service.check(key="any", limits="5/hour", cost=0).degraded:
-        assert time.monotonic() < end
-        service.run(asyncio.sleep(0.05))  # the breaker looks again by itself
+    wait_until(
+        lambda: not service.check(key="any", limits="5/hour", cost=0).degraded,
+        interval_s=0.05,
+        sleep=lambda seconds: service.run(asyncio.sleep(seconds)),
+    )
 
 
 # Slots

@@ -20,7 +20,8 @@ from limen.server.process.main import run
 from limen.server.process.supervisor import READY_FD, WORKER_FD, Parent, parent, supervise
 from limen.server.settings import load
 from tests.server.processes import Process, is_worker, process
-from tests.server.raw import Raw, request, until
+from tests.server.raw import Raw, request
+from tests.waiting import wait_until
 
 
 class Load:
@@ -40,7 +41,7 @@ class Load:
     def __enter__(self) -> Load:
         for thread in self._threads:
             thread.start()
-        until(lambda: sum(self.answers.values()) > 100)
+        wait_until(lambda: sum(self.answers.values()) > 100)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -79,10 +80,10 @@ def test_a_rolling_restart_under_load_fails_no_request() -> None:
             old = served.ready[-2:]
             served.signal(signal.SIGHUP)
             served.start(2 + 2 * round_)
-            until(lambda: not any(map(is_worker, old)))  # noqa: B023
+            wait_until(lambda: not any(map(is_worker, old)))  # noqa: B023
             load.answers.clear()
             new = {str(pid) for pid in served.ready[-2:]}
-            until(lambda: set(load.answers) == new)  # noqa: B023
+            wait_until(lambda: set(load.answers) == new)  # noqa: B023
         assert load.failures == []
         served.signal(signal.SIGTERM)
         load._is_over.set()
@@ -98,11 +99,11 @@ def test_requests_under_way_outlive_their_worker(tmp_path: Path) -> None:
             time.sleep(0.2)
             served.signal(signal.SIGHUP)
             served.start(4)
-            until(lambda: said_by_others(served, worker))
+            wait_until(lambda: said_by_others(served, worker))
             (tmp_path / "go").touch()
             response = raw.response()
             assert (response.body, response.closes) == (b"slept", True)
-        until(lambda: not is_worker(worker))
+        wait_until(lambda: not is_worker(worker))
 
 
 def said_by_others(served: Process, worker: int) -> bool:
@@ -129,7 +130,7 @@ def test_nobody_outlives_a_parent_that_is_killed() -> None:
             time.sleep(0.2)
             os.kill(served.pid, signal.SIGKILL)
             assert raw.response().body == b"slept"
-        until(lambda: not any(map(is_worker, served.ready)))
+        wait_until(lambda: not any(map(is_worker, served.ready)))
         with pytest.raises(ConnectionRefusedError):
             Raw(served.port)
 
@@ -162,7 +163,7 @@ def test_a_second_signal_kills() -> None:
         raw.send(request("/sleep/60"))
         time.sleep(0.2)
         served.signal(signal.SIGTERM)
-        until(lambda: served.said.count("ended") == 1)
+        wait_until(lambda: served.said.count("ended") == 1)
         served.signal(signal.SIGTERM)
         assert served.code(5) == 128 + signal.SIGTERM
         assert not any(map(is_worker, served.ready))
@@ -213,7 +214,7 @@ def test_a_restart_that_fails_keeps_the_old_workers(tmp_path: Path, wrong: str, 
         worker = raw.get().body
         file.write_text(wrong)
         served.signal(signal.SIGHUP)
-        until(lambda: "the restart was given up; the old workers stay" in served.complained)
+        wait_until(lambda: "the restart was given up; the old workers stay" in served.complained)
         assert any(said in line for line in served.complained)
         assert raw.get().body == worker
         assert all(map(is_worker, served.ready[:2]))
@@ -227,7 +228,7 @@ def test_workers_that_keep_dying_are_started_ever_more_seldom(tmp_path: Path) ->
     with two_workers(start_file=str(file)) as served:
         file.write_text("factory")
         os.kill(served.ready[-1], signal.SIGKILL)
-        until(lambda: served.complained.count("limen: no such store") >= 3)
+        wait_until(lambda: served.complained.count("limen: no such store") >= 3)
         assert is_worker(served.ready[0])
         file.unlink()
         served.start(3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from limits import parse
@@ -12,7 +12,8 @@ from limits.errors import StorageError
 from limen.errors import StoreError
 from tests import servers
 from tests.adapters.limits.conftest import Open
-from tests.adapters.limits.using import ALL, FIXED, MOVING, SLIDING, Storage, Used
+from tests.adapters.limits.using import ALL, FIXED, MOVING, SLIDING
+from tests.waiting import wait_until
 
 TWO, TEN = parse("2/year"), parse("10/year")
 SECRET = "hunter2"
@@ -122,30 +123,12 @@ def test_a_store_that_comes_back_decides_again(open_storage: Open, leaving: serv
     assert all(storage.by(strategy).hits(3, TWO, "k")[0] for strategy in ALL)
     assert storage.check() is False
     leaving.restart()
-    assert comes_back(strict)
+    wait_until(lambda: strict.by(FIXED).hit(TEN, "probe") or True, ignoring=StoreError)
     for strategy in ALL:
         assert strict.by(strategy).hits(3, TWO, "afterwards") == [True, True, False]
         assert strict.by(strategy).hit(TEN, "new", cost=7)
-        assert eventually(lambda used: used.stats(TEN, "new").remaining == 3, storage.by(strategy))
-
-
-def comes_back(strict: Storage) -> bool:
-    def answers(used: Used) -> bool:
-        try:
-            return used.hit(TEN, "probe") or True
-        except StoreError:
-            return False
-
-    return eventually(answers, strict.by(FIXED))
-
-
-def eventually(true: Callable[[Used], bool], used: Used) -> bool:
-    end = time.monotonic() + 20
-    while not true(used):
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
+        used = storage.by(strategy)
+        wait_until(lambda used=used: used.stats(TEN, "new").remaining == 3)  # type: ignore[misc]
 
 
 def test_small_limits_of_many_processes_are_counted_apart_from_no_other(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,23 +30,6 @@ HARD = bool(os.environ.get("LIMEN_FAULTS"))
 
 def times(short: int, hard: int) -> int:
     return hard if HARD else short
-
-
-def wait_until(true: Callable[[], object], seconds: float = 10.0) -> float:
-    """Wait until something is so; return how many seconds it took."""
-    start = time.monotonic()
-    while not true():
-        assert time.monotonic() < start + seconds, f"still not so after {seconds} s"
-        time.sleep(0.01)
-    return time.monotonic() - start
-
-
-def figure(text: str, *arguments: object) -> None:
-    """Write down what was measured, in the file that LIMEN_FIGURES names."""
-    path = os.environ.get("LIMEN_FIGURES")
-    if path:
-        with Path(path).open("a") as file:
-            file.write(text % arguments + "\n")
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,9 @@ from limen.rules.sync import Follower, Instance, Poisoned, RuleCache
 from limen.rules.sync import cache as module
 from limen.rules.sync import follow as following
 from limen.rules.sync.switch import turned_on
-from tests.rules.sync.conftest import HARD, Watched, at_cache, publish, save, times, wait_until
+from tests.rules.sync.conftest import HARD, Watched, at_cache, publish, save, times
 from tests.rules.sync.processes import NAMESPACE, Fleet, Plan, rule_set
+from tests.waiting import wait_until
 
 Follow = Callable[..., Follower]
 
@@ -291,7 +292,7 @@ def test_whatever_writers_do_together_nobody_goes_back(
 
     asyncio.run(work())
     last = asyncio.run(SqlStore(lite).version())
-    wait_until(lambda: {one.status.version for one in followers} == {last}, 6)
+    wait_until(lambda: {one.status.version for one in followers} == {last})
     for mine in seen:
         assert mine == sorted(mine)
 

@@ -16,6 +16,7 @@ from limen.rules.sync import Switch, SwitchFile
 from limen.rules.sync.switch import decode
 from tests import postgres, servers
 from tests.server.admin.driving import RULES, Driven, driven, settings_of
+from tests.waiting import wait_until
 
 OTHER = {"rules": [{"name": "all", "limits": "7/minute"}]}
 
@@ -47,7 +48,7 @@ def test_without_redis_the_fleet_is_this_process(calm: Driven) -> None:
 
 
 def test_with_redis_the_fleet_is_all_that_run(shared: Driven) -> None:
-    shared.until(lambda: shared.ask("GET", "/instances").json["instances"] != [])
+    wait_until(lambda: shared.ask("GET", "/instances").json["instances"] != [])
     told = shared.ask("GET", "/instances").json
     assert told["shared"] is True
     assert [one["pid"] for one in told["instances"]] == [os.getpid()]
@@ -100,10 +101,10 @@ def test_the_kill_switch_lets_everybody_pass_and_is_written_down(service: Driven
     assert (row["action"], row["subject"]) == ("kill-switch", "on for all rules")
     assert row["comment"] == "too strict"
     check: dict[str, Any] = {"attributes": {}}
-    service.until(lambda: service.service.engine.rules.version == "3")
-    service.until(lambda: service.ask("POST", "//v1/check", check, role=None).json["allowed"])
+    wait_until(lambda: service.service.engine.rules.version == "3")
+    wait_until(lambda: service.ask("POST", "//v1/check", check, role=None).json["allowed"])
     assert service.ask("PUT", "/kill-switch", {"on": False}).json["on"] is False
-    service.until(lambda: not service.ask("POST", "//v1/check", check, role=None).json["allowed"])
+    wait_until(lambda: not service.ask("POST", "//v1/check", check, role=None).json["allowed"])
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from tests import postgres
 from tests.postgres import Postgres
 from tests.server.admin.driving import ADMIN
 from tests.server.product import Product, product
-from tests.server.raw import Raw, Response, request, until
+from tests.server.raw import Raw, Response, request
+from tests.waiting import wait_until
 
 BEARER = f"Authorization: Bearer {ADMIN}"
 BLOCK = {"rules": [{"name": "no", "mode": "block"}]}
@@ -76,7 +77,7 @@ def computing(service: Product, times: int, bearer: str) -> Iterator[list[Raw]]:
     """Send long work so many times; wait until the service computes."""
     before_s = cpu_s(service)
     with under_way(service, times, VALIDATE, bearer, method="POST", body=long_work()) as opened:
-        until(lambda: cpu_s(service) > before_s + 0.5)
+        wait_until(lambda: cpu_s(service) > before_s + 0.5)
         yield opened
 
 
@@ -145,12 +146,12 @@ def test_long_work_delays_neither_kill_switch_nor_metrics_nor_rules(
         body = b'{"on": true}' + b" " * 60_000
         turned, took_s = timed(service, SWITCH, BEARER, method="PUT", body=body)
         assert (turned.status, took_s < SOON_S) == (200, True), took_s
-        until(lambda: is_allowed(service), SOON_S)
+        wait_until(lambda: is_allowed(service), SOON_S)
         metrics, took_s = timed(service, "/metrics")
         assert (metrics.status, took_s < SOON_S) == (200, True), took_s
         version = health(service)["rules"]
         (service.folder / "rules.json").write_text(json.dumps({"rules": []}))
-        until(lambda: health(service)["rules"] != version, 2 * SOON_S)
+        wait_until(lambda: health(service)["rules"] != version, 2 * SOON_S)
         assert not waiting[-1].has_answer(), "the work was over too soon to show anything"
 
 
@@ -180,7 +181,7 @@ def test_refuses_a_token_with_too_many_requests_in_progress(busy: tuple[Product,
         opened = [stack.enter_context(Raw(service.admin_port)) for _ in range(33)]
         for each in opened:
             each.send(unfinished)
-        until(lambda: answered(opened) == 1)
+        wait_until(lambda: answered(opened) == 1)
         refused = next(each for each in opened if each.has_answer()).response()
         assert (refused.status, refused.headers["retry-after"]) == (429, "1")
         assert refused.problem["detail"] == (
@@ -263,9 +264,9 @@ def test_writes_the_audit_row_of_the_kill_switch_after_a_lock_of_sqlite(
     service, _ = busy
     with locked_sqlite(service):
         assert not turn(service, "while it is locked")
-        until(lambda: "writes" in health(service)["trouble"])
+        wait_until(lambda: "writes" in health(service)["trouble"])
         unlocked_at = datetime.now(UTC)
-    until(lambda: len(kill_switch_rows(service)) == 1)
+    wait_until(lambda: len(kill_switch_rows(service)) == 1)
     [row] = kill_switch_rows(service)
     assert row["comment"] == "while it is locked"
     assert datetime.fromisoformat(row["at"]) < unlocked_at
@@ -306,7 +307,7 @@ def test_reports_writes_while_the_disk_of_sqlite_is_full(busy: tuple[Product, st
         refuse_token(service)
         assert stays_in_trouble(service)
         resource.prlimit(service.pid, resource.RLIMIT_FSIZE, before)
-        until(lambda: "writes" not in health(service)["trouble"])
+        wait_until(lambda: "writes" not in health(service)["trouble"])
 
 
 @pytest.fixture
@@ -322,7 +323,7 @@ def on_postgres(tmp_path: Path, server: Postgres) -> Iterator[tuple[Product, str
         body = {"document": BLOCK, "base": read(service.ask("/admin/v1/rules", BEARER))["latest"]}
         assert service.ask("/admin/v1/rules", BEARER, method="PUT", body=body).status == 200
         bearer = viewer(service)
-        until(lambda: not is_allowed(service))
+        wait_until(lambda: not is_allowed(service))
         yield service, bearer
         server.resume()
 
@@ -333,12 +334,12 @@ def test_kill_switch_works_at_once_while_postgresql_hangs(
     service, bearer = on_postgres
     server.pause()
     with under_way(service, 40, "/admin/v1/rules", bearer) as waiting:
-        until(lambda: answered(waiting) == 8)
+        wait_until(lambda: answered(waiting) == 8)
         turned, took_s = timed(service, SWITCH, BEARER, method="PUT", body={"on": True})
         assert (turned.status, read(turned)["audited"]) == (200, False)
         assert took_s < SOON_S
-        until(lambda: is_allowed(service), SOON_S)
-        until(lambda: health(service)["status"] == "degraded")
+        wait_until(lambda: is_allowed(service), SOON_S)
+        wait_until(lambda: health(service)["status"] == "degraded")
         assert {"source", "tokens"} & set(health(service)["trouble"])
         statuses = Counter(each.response().status for each in waiting)
         assert statuses == {429: 8, 503: 32}
@@ -354,13 +355,13 @@ def test_kill_switch_works_and_readyz_tells_while_a_row_is_locked(
         turned, took_s = timed(service, SWITCH, BEARER, method="PUT", body={"on": True})
         assert (turned.status, read(turned)["audited"]) == (200, False)
         assert took_s < SOON_S
-        until(lambda: is_allowed(service), SOON_S)
-        until(lambda: health(service)["trouble"] == ["writes"])
+        wait_until(lambda: is_allowed(service), SOON_S)
+        wait_until(lambda: health(service)["trouble"] == ["writes"])
         body = {"role": "viewer", "name": "another viewer"}
         refused, took_s = timed(service, "/admin/v1/tokens", BEARER, method="POST", body=body)
         assert (refused.status, took_s < 2 * SOON_S) == (503, True), took_s
         assert "another session of the database holds a lock" in refused.problem["detail"]
-    until(lambda: health(service)["status"] == "ok")
+    wait_until(lambda: health(service)["status"] == "ok")
 
 
 def test_writes_every_audit_row_of_the_kill_switch_with_one_connection(
@@ -376,9 +377,9 @@ def test_writes_every_audit_row_of_the_kill_switch_with_one_connection(
         connections = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'limen'"
         assert int(server.execute(connections)) < 8
         # A row was refused, since the lock lasts for longer than the lock timeout.
-        until(lambda: "writes" in health(service)["trouble"])
+        wait_until(lambda: "writes" in health(service)["trouble"])
         unlocked_at = datetime.now(UTC)
-    until(lambda: len(kill_switch_rows(service)) == 60)
+    wait_until(lambda: len(kill_switch_rows(service)) == 60)
     rows = kill_switch_rows(service)
     assert all(datetime.fromisoformat(row["at"]) < unlocked_at for row in rows)
     assert read(service.ask("/admin/v1/audit/verify", BEARER, method="POST"))["holds"]
@@ -408,7 +409,7 @@ def test_refuses_a_token_that_waits_too_long_for_the_requests_of_others(
             stack.enter_context(under_way(service, 2, "/admin/v1/rules", bearer))
         # Each has a thread, and PostgreSQL ends it after 5 s.
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        until(lambda: int(server.execute(waiting)) >= 8)
+        wait_until(lambda: int(server.execute(waiting)) >= 8)
         # Eight of these have the threads for the next 5 s.
         for bearer in others[4:]:
             stack.enter_context(under_way(service, 2, "/admin/v1/rules", bearer))
@@ -433,4 +434,4 @@ def test_reports_writes_while_postgresql_takes_a_lock_and_no_write(
     refuse_token(service)
     assert stays_in_trouble(service)
     server.execute("DROP TRIGGER refuse ON limen_state", "limen")
-    until(lambda: "writes" not in health(service)["trouble"])
+    wait_until(lambda: "writes" not in health(service)["trouble"])

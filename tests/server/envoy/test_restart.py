@@ -16,8 +16,8 @@ from limen.server.envoy.schema import SHOULD_RATE_LIMIT, RateLimitResponse
 from tests.server.envoy.describing import OK, described, request
 from tests.server.hammering import Load
 from tests.server.product import Product, product
-from tests.server.raw import until
 from tests.servers import HOST, Server, binaries, process
+from tests.waiting import wait_until
 
 RULES = """
 rules:
@@ -69,14 +69,14 @@ def test_a_rolling_restart_fails_no_call_and_counts_each(valkey: Server, tmp_pat
     flags = ("--store", url, "--workers", "2", "--log-format", "json", "--rules", str(rules))
     settings = {"store__deadline": "5.0", "gateway__deadline": "5.0"}
     with product(tmp_path, *flags, **settings) as served:
-        until(lambda: served.ask("/readyz").status == 200, 30)
-        until(lambda: len(served.workers) == 2)
+        wait_until(lambda: served.ask("/readyz").status == 200, 30)
+        wait_until(lambda: len(served.workers) == 2)
         port = served.grpc_port
         with asking(port) as load:
             old = served.workers
             served.signal(signal.SIGHUP)
-            until(lambda: _is_replaced(served), 60)
-            until(lambda: not set(served.workers) & set(old), 60)
+            wait_until(lambda: _is_replaced(served), 60)
+            wait_until(lambda: not set(served.workers) & set(old), 60)
             load.goes_on()
         assert load.failures == []
         channel, call = calling(port)

@@ -49,7 +49,7 @@ from tests.server.grpc.wire import (
     prefixed,
     raw,
 )
-from tests.server.raw import until
+from tests.waiting import wait_until
 
 BLOCK = Encoder().encode(list(headers(ECHO).items()))
 WAIT_BLOCK = Encoder().encode(list(headers(WAIT).items()))
@@ -273,7 +273,7 @@ def test_a_client_that_does_not_read_is_cut_off(either_quick: Served) -> None:
         wire.send(WindowUpdateFrame(0, 2**30))
         for number in range(1, 101, 2):
             wire.call(number, b"%d" % 10**6, BIG)
-        until(lambda: either_quick.count == before, 10)
+        wait_until(lambda: either_quick.count == before, 10)
 
 
 # Connections
@@ -291,7 +291,7 @@ def test_more_connections_than_there_may_be_are_closed(
             assert three.socket.recv(100) == b""
         one.call(3, b"y")
         assert one.read(3).messages == [b"y"]
-    until(lambda: quick.count == 0)
+    wait_until(lambda: quick.count == 0)
     with Wire(quick.port) as again:
         again.call(1, b"z")
         assert again.read(1).messages == [b"z"]
@@ -401,7 +401,7 @@ def test_connections_leave_nothing_behind(served: Served) -> None:
                 wire.send(*[wire.head(number, EACH) for number in range(1, 40, 2)])
                 wire.call(41, b"10000", BIG)
                 wire.read(41)
-        until(lambda: served.count <= before)
+        wait_until(lambda: served.count <= before)
 
     before = served.count
     talk()

@@ -21,6 +21,7 @@ from limen.server.insight import alerting
 from limen.server.insight.alerting import Alerting
 from limen.server.insight.deliver import Delivery, Sender
 from tests import servers
+from tests.waiting import wait_until_async
 
 NOW = 1_700_000_042.0
 
@@ -262,10 +263,7 @@ def test_what_could_not_be_written_down_is_told_once(
 
 async def until_shared(*processes: Process) -> None:
     """Wait until all of them ask Redis again."""
-    end = time.monotonic() + 20
-    while not all(each.view.is_shared for each in processes):
-        assert time.monotonic() < end
-        await asyncio.sleep(0.05)
+    await wait_until_async(lambda: all(each.view.is_shared for each in processes))
 
 
 async def turns(processes: Sequence[Process], start: float, seconds: int) -> set[str]:

@@ -19,6 +19,7 @@ import pytest
 from limen.errors import ConfigurationError
 from limen.server.insight.webhook import Webhook, dial
 from limen.server.settings.webhook_url import WebhookAddress, is_permitted, valid_webhook
+from tests.waiting import wait_until
 
 PAIRS = Path(__file__).parents[1] / "tls"
 SECRET = "T024BE7LD/xoxb-17653672481"
@@ -577,8 +578,7 @@ def test_a_message_is_not_sent_after_its_time_is_over() -> None:
         hook = Webhook(place, private=True, patience_s=0.1, resolve=slow)
         assert hook.send(BODY, NOW) is not None
         release.set()
-        while any(thread.name == "limen-webhook" for thread in threading.enumerate()):
-            time.sleep(0.01)
+        wait_until(lambda: all(thread.name != "limen-webhook" for thread in threading.enumerate()))
     assert got == []
 
 
