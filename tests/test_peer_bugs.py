@@ -41,20 +41,6 @@ every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 Open = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[servers.Server]:
-    with servers.process(servers.binaries()["valkey"]) as server:
-        yield server
-
-
-@pytest.fixture
-def admin(valkey: servers.Server) -> Iterator[redis.Redis]:
-    """A client of another kind, to look at what there is."""
-    with redis.Redis(port=valkey.port) as client:
-        client.flushall()
-        yield client
-
-
 @pytest.fixture
 def shared(
     valkey: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture

@@ -75,12 +75,6 @@ def worker() -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
-@pytest.fixture
-def valkey() -> Iterator[servers.Server]:
-    with servers.process(servers.binaries()["valkey"]) as server:
-        yield server
-
-
 def rss(pid: int | str = "self") -> int:
     """Return how much memory a process has, in bytes."""
     pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
@@ -123,14 +117,14 @@ async def _flood(url: str, limit: Limit, count: int, seconds: float) -> Flood:
 class TestNewKeys:
     @pytest.mark.parametrize("algorithm", BOTH if FULL else BOTH[:1])
     def test_take_little_of_the_store_and_nothing_of_the_worker(
-        self, valkey: servers.Server, worker: ProcessPoolExecutor, algorithm: str
+        self, own_valkey: servers.Server, worker: ProcessPoolExecutor, algorithm: str
     ) -> None:
         # So long a period that no state ends before it is counted.
         limit = Limit(100, 360_000, algorithm=algorithm)
         count = round(RATE * FLOOD_S)
-        with redis.Redis(port=valkey.port) as admin:
+        with redis.Redis(port=own_valkey.port) as admin:
             before = int(admin.info("memory")["used_memory"])
-            url = f"redis://127.0.0.1:{valkey.port}"
+            url = f"redis://127.0.0.1:{own_valkey.port}"
             found = worker.submit(flood, url, limit, count, FLOOD_S).result(PATIENCE_S)
             keys = admin.dbsize()
             bytes_per_key = (int(admin.info("memory")["used_memory"]) - before) / keys

@@ -17,7 +17,6 @@ import pytest
 import redis
 
 from limen import Check, Concurrency, Decision, Limit, Limiter
-from tests import servers
 from tests.faults.callers import (
     FORMS,
     PATIENT_S,
@@ -41,12 +40,6 @@ OTHERS = (
 SEVERAL_REPLY = len(b"$112\r\n") + 112 + 2
 BATCH = 20
 TURNS = 50 if FULL else 3
-
-
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    with servers.server(servers.binaries()["valkey"]) as port:
-        yield port
 
 
 @pytest.fixture

@@ -22,12 +22,6 @@ from tests.faults.proxy import HOST, Proxy, proxy
 from tests.waiting import wait_until
 
 
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    with servers.server(servers.binaries()["valkey"]) as port:
-        yield port
-
-
 @pytest.fixture
 def direct(port: int) -> Iterator[redis.Redis]:
     """A client of the server itself, which no fault touches."""

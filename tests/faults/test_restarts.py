@@ -61,9 +61,9 @@ def count_admitted(services: Sequence[Product], limit: int, *, degraded: bool) -
 
 @pytest.mark.parametrize(("workers", "limit"), [(1, 100), (2, 104)] if FULL else [(1, 100)])
 def test_services_that_restart_during_an_outage_admit_no_more_than_twice_the_limit(
-    mortal: Server, tmp_path: Path, workers: int, limit: int
+    own_valkey: Server, tmp_path: Path, workers: int, limit: int
 ) -> None:
-    flags = ("--store", f"redis://{HOST}:{mortal.port}", "--workers", str(workers))
+    flags = ("--store", f"redis://{HOST}:{own_valkey.port}", "--workers", str(workers))
     files = [tmp_path / f"host{number}" / ".limen" / "instances" for number in range(SERVICES)]
     expected = f"{SERVICES * workers}\n"
     with fleet(tmp_path, *flags, store__deadline="2") as services:
@@ -71,7 +71,7 @@ def test_services_that_restart_during_an_outage_admit_no_more_than_twice_the_lim
         wait_until(
             lambda: all(file.exists() and file.read_text() == expected for file in files), 30
         )
-        mortal.kill()
+        own_valkey.kill()
     with fleet(tmp_path, *flags) as services:
         after = count_admitted(services, limit, degraded=True)
     say("restarted during the outage", workers=workers, limit=limit, most=before + after)

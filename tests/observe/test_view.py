@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 
 import pytest
 import redis
@@ -21,17 +20,9 @@ NOW = 1_700_000_042.5
 LATEST = start_of(NOW, SHORT_S)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[servers.Server]:
-    with servers.process(servers.binaries()["valkey"]) as started:
-        yield started
-
-
 @pytest.fixture
-def port(server: servers.Server) -> int:
-    with redis.Redis(port=server.port) as admin:
-        admin.flushall()
-    return server.port
+def port(valkey: servers.Server) -> int:
+    return valkey.port
 
 
 def slice_at(start: int, key: str = "k", allowed: int = 1) -> Slice:

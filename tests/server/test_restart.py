@@ -5,27 +5,19 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from limen import Limiter, wire
 from tests.server.hammering import Load
 from tests.server.product import Product, product
 from tests.server.raw import Raw, request
-from tests.servers import HOST, Server, binaries, process
+from tests.servers import HOST, Server
 from tests.waiting import wait_until
 
 WIDE, TIGHT = "10000/day", "400/day"
 SECRET = "the same for all workers, 0123456789abcdef"
-
-
-@pytest.fixture
-def valkey() -> Iterator[Server]:
-    with process(binaries()["valkey"]) as started:
-        yield started
 
 
 def asking(port: int) -> Load:

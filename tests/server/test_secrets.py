@@ -27,7 +27,7 @@ from limen.server.process.data_plane import DataPlane
 from limen.server.process.logs import JsonLines, TextLines
 from limen.server.settings import load
 from limen.server.worker.container import Service
-from tests.postgres import PASSWORD, Postgres, postgres
+from tests.postgres import PASSWORD, Postgres
 from tests.server.product import Product, environment, product
 from tests.server.raw import HOST, Raw, Response, request
 from tests.servers import Server, binaries, process
@@ -109,12 +109,6 @@ def _around(text: str, found: str) -> str:
     return text[max(0, at - 100) : at + len(found) + 20]
 
 
-@pytest.fixture(scope="module")
-def database() -> Iterator[Postgres]:
-    with postgres() as started:
-        yield started
-
-
 @pytest.fixture
 def valkey() -> Iterator[Server]:
     with process(binaries()["valkey"], "--requirepass", REDIS) as started:
@@ -160,10 +154,10 @@ def _whole(response: Response) -> str:
 
 @pytest.mark.parametrize("format_", ["json", "text"])
 def test_no_secret_is_found_anywhere(
-    format_: str, database: Postgres, valkey: Server, tmp_path: Path
+    format_: str, postgres: Postgres, valkey: Server, tmp_path: Path
 ) -> None:
     ears = Ears()
-    rules = database.create_database(f"secrets_{format_}")
+    rules = postgres.create_database(f"secrets_{format_}")
     asyncio.run(_save(rules))
     settings = {
         "store__url": f"redis://:{REDIS}@{HOST}:{valkey.port}",
@@ -182,7 +176,7 @@ def test_no_secret_is_found_anywhere(
             client = Client(served, ears)
             wait_until(lambda: client.ask("GET", "/readyz").status == 200, 60)
             wait_until(lambda: len(served.workers) == 2)
-            _drive(client, served, database, valkey)
+            _drive(client, served, postgres, valkey)
             for pid in (served.pid, *served.workers):
                 ears.hear(f"the title of {pid}", Path(f"/proc/{pid}/cmdline").read_text())
             served.signal(signal.SIGTERM)
@@ -190,7 +184,7 @@ def test_no_secret_is_found_anywhere(
             ears.hear("stdout", "".join(served.said))
             ears.hear("stderr", "".join(served.complained))
     finally:
-        database.start()
+        postgres.start()
     if format_ == "json":
         _hear_commands(ears, {**given, **more}, tmp_path)
     _hear_files(ears, tmp_path / "data")
@@ -215,7 +209,7 @@ def _kept(path: Path, secret: str) -> str:
     return str(path)
 
 
-def _drive(client: Client, served: Product, database: Postgres, valkey: Server) -> None:
+def _drive(client: Client, served: Product, postgres: Postgres, valkey: Server) -> None:
     """Ask for everything there is, in good days and in bad ones."""
     tokens = [client.create_token(role) for role in ("check", "viewer", "editor", "admin")]
     _everything(client, tokens)
@@ -238,7 +232,7 @@ def _drive(client: Client, served: Product, database: Postgres, valkey: Server) 
     served.signal(signal.SIGHUP)
     wait_until(lambda: not set(served.workers) & set(old) and len(served.workers) == 2, 60)
 
-    database.kill()
+    postgres.kill()
     for path in ("/admin/v1/rules", "/admin/v1/tokens", "/admin/v1/audit"):
         client.ask("GET", path)
     client.ask("POST", "/admin/v1/tokens", ADMIN, {"role": "check", "name": "x"})

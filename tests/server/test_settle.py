@@ -70,15 +70,11 @@ SECRET = "the same on every host, 0123456789abcdef"
 
 
 @pytest.fixture(scope="module")
-def valkey() -> Iterator[Server]:
-    with process(binaries()["valkey"]) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def services(valkey: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Asker]]:
+def services(
+    module_valkey: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Asker]]:
     """Three: two that are asked, and one that only looks."""
-    with asking(tmp_path_factory.mktemp("services"), RULES, flags(valkey), 3) as started:
+    with asking(tmp_path_factory.mktemp("services"), RULES, flags(module_valkey), 3) as started:
         yield started
 
 
@@ -242,9 +238,13 @@ def test_limits_of_ones_own_are_settled_by_a_number(services: list[Asker]) -> No
     assert looks.check(**own, peek=True).parts[1].remaining == 5000 - 80 - 50
 
 
-def test_an_old_secret_opens_nothing(services: list[Asker], valkey: Server, tmp_path: Path) -> None:
+def test_an_old_secret_opens_nothing(
+    services: list[Asker], module_valkey: Server, tmp_path: Path
+) -> None:
     held = services[0].check({"model": "x", "user": "foreign"}).receipt
-    with asking(tmp_path, RULES, {**flags(valkey), "auth.secret": SECRET[::-1]}) as [foreign]:
+    with asking(tmp_path, RULES, {**flags(module_valkey), "auth.secret": SECRET[::-1]}) as [
+        foreign
+    ]:
         assert foreign.post("/v1/refund", {"receipt": held}).status == 422
     assert services[1].changed("refund", receipt=held)
 

@@ -7,7 +7,6 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 import redis
@@ -25,13 +24,6 @@ DEADLINE_S = 0.05
 SLACK_S = 0.2
 """What a busy machine may add to the deadline. A store that is waited for takes seconds."""
 PATIENT_S = 5.0
-
-
-@pytest.fixture
-def mortal() -> Iterator[servers.Server]:
-    """A server of the test's own, to kill and to freeze."""
-    with servers.process(servers.binaries()["valkey"]) as server:
-        yield server
 
 
 def url_of(port: int) -> str:
@@ -53,29 +45,29 @@ async def wait_for_the_store_async(limiter: AsyncLimiter, seconds: float = 20.0)
 
 
 class TestKilledUnderLoad:
-    def test_threads_get_decisions_in_time(self, mortal: servers.Server) -> None:
-        with Limiter(url_of(mortal.port), deadline=DEADLINE_S) as limiter:
+    def test_threads_get_decisions_in_time(self, own_valkey: servers.Server) -> None:
+        with Limiter(url_of(own_valkey.port), deadline=DEADLINE_S) as limiter:
             wait_for_the_store(limiter)
             with Threads(limiter, 8) as threads:
                 time.sleep(0.3)
-                mortal.kill()
+                own_valkey.kill()
                 time.sleep(0.5)
-                mortal.restart()
+                own_valkey.restart()
                 time.sleep(0.5)
             assert not threads.told.errors
             assert threads.told.sources.keys() == {"store", "local"}
             assert threads.told.slowest_s < DEADLINE_S + SLACK_S
             assert wait_for_the_store(limiter) < 1
 
-    def test_tasks_get_decisions_in_time(self, mortal: servers.Server) -> None:
+    def test_tasks_get_decisions_in_time(self, own_valkey: servers.Server) -> None:
         async def ask() -> Told:
-            async with AsyncLimiter(url_of(mortal.port), deadline=DEADLINE_S) as limiter:
+            async with AsyncLimiter(url_of(own_valkey.port), deadline=DEADLINE_S) as limiter:
                 await wait_for_the_store_async(limiter)
                 async with Tasks(limiter, 32) as tasks:
                     await asyncio.sleep(0.3)
-                    await asyncio.to_thread(mortal.kill)
+                    await asyncio.to_thread(own_valkey.kill)
                     await asyncio.sleep(0.5)
-                    await asyncio.to_thread(mortal.restart)
+                    await asyncio.to_thread(own_valkey.restart)
                     await asyncio.sleep(0.5)
                 await wait_for_the_store_async(limiter, 1)
                 return tasks.told
@@ -89,14 +81,14 @@ class TestKilledUnderLoad:
 class TestFrozenUnderLoad:
     """SIGSTOP is the hard one: connections stay open, and nobody answers."""
 
-    def test_threads_get_decisions_in_time(self, mortal: servers.Server) -> None:
-        with Limiter(url_of(mortal.port), deadline=DEADLINE_S) as limiter:
+    def test_threads_get_decisions_in_time(self, own_valkey: servers.Server) -> None:
+        with Limiter(url_of(own_valkey.port), deadline=DEADLINE_S) as limiter:
             wait_for_the_store(limiter)
             with Threads(limiter, 8) as threads:
                 time.sleep(0.2)
-                mortal.pause()
+                own_valkey.pause()
                 time.sleep(0.5)
-                mortal.resume()
+                own_valkey.resume()
                 time.sleep(0.2)
             assert not threads.told.errors
             assert threads.told.sources.keys() == {"store", "local"}
@@ -105,15 +97,15 @@ class TestFrozenUnderLoad:
             assert len(set(numbers)) == len(numbers), "an old reply was taken for a new one"
             wait_for_the_store(limiter)
 
-    def test_tasks_get_decisions_in_time(self, mortal: servers.Server) -> None:
+    def test_tasks_get_decisions_in_time(self, own_valkey: servers.Server) -> None:
         async def ask() -> Told:
-            async with AsyncLimiter(url_of(mortal.port), deadline=DEADLINE_S) as limiter:
+            async with AsyncLimiter(url_of(own_valkey.port), deadline=DEADLINE_S) as limiter:
                 await wait_for_the_store_async(limiter)
                 async with Tasks(limiter, 32) as tasks:
                     await asyncio.sleep(0.2)
-                    mortal.pause()
+                    own_valkey.pause()
                     await asyncio.sleep(0.5)
-                    mortal.resume()
+                    own_valkey.resume()
                     await asyncio.sleep(0.2)
                 await wait_for_the_store_async(limiter)
                 return tasks.told
@@ -219,12 +211,12 @@ class TestBrokenConnections:
         assert [decision.remaining for decision in told] == list(range(19)) * 2
         assert [decision.source for decision in told].count("local") == 2
 
-    def test_signals_do_not_lengthen_the_deadline(self, mortal: servers.Server) -> None:
+    def test_signals_do_not_lengthen_the_deadline(self, own_valkey: servers.Server) -> None:
         before = signal.signal(signal.SIGALRM, lambda *_: None)
         try:
-            with Limiter(url_of(mortal.port), deadline=DEADLINE_S) as limiter:
+            with Limiter(url_of(own_valkey.port), deadline=DEADLINE_S) as limiter:
                 wait_for_the_store(limiter)
-                mortal.pause()
+                own_valkey.pause()
                 signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
                 start = time.perf_counter()
                 assert limiter.check("k", WIDE).source == "local"
@@ -232,7 +224,7 @@ class TestBrokenConnections:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
-            mortal.resume()
+            own_valkey.resume()
 
     def test_without_threads_there_is_still_a_decision(
         self, url: str, monkeypatch: pytest.MonkeyPatch
@@ -304,28 +296,30 @@ class TestBrokenConnections:
                 assert limiter.shards[0].opened == 0
                 wait_for_the_store(limiter)
 
-    def test_who_has_little_time_notices_a_frozen_server_too(self, mortal: servers.Server) -> None:
+    def test_who_has_little_time_notices_a_frozen_server_too(
+        self, own_valkey: servers.Server
+    ) -> None:
         check = Check(WIDE, "k")
-        with Limiter(url_of(mortal.port), deadline=DEADLINE_S) as limiter:
+        with Limiter(url_of(own_valkey.port), deadline=DEADLINE_S) as limiter:
             wait_for_the_store(limiter)
-            mortal.pause()
+            own_valkey.pause()
             try:
                 for _ in range(40):
                     assert limiter.decide(check, within=0.02).degraded
                 assert limiter.shards[0].state == "open"
             finally:
-                mortal.resume()
+                own_valkey.resume()
 
     def test_a_limiter_that_was_closed_in_an_outage_begins_anew(
-        self, mortal: servers.Server
+        self, own_valkey: servers.Server
     ) -> None:
-        limiter = Limiter(url_of(mortal.port), deadline=DEADLINE_S)
+        limiter = Limiter(url_of(own_valkey.port), deadline=DEADLINE_S)
         wait_for_the_store(limiter)
-        mortal.kill()
+        own_valkey.kill()
         while limiter.shards[0].state != "open":
             limiter.check("k", WIDE)
         limiter.close()
-        mortal.restart()
+        own_valkey.restart()
         assert wait_for_the_store(limiter, 1.5) < 1.5
         limiter.close()
 
@@ -413,9 +407,12 @@ class TestForgetful:
         assert admin.dump(poisoned) == dump
 
     def test_a_full_server_is_a_fault_with_its_kind(
-        self, mortal: servers.Server, caplog: pytest.LogCaptureFixture
+        self, own_valkey: servers.Server, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with redis.Redis(port=mortal.port) as client, Limiter(url_of(mortal.port)) as limiter:
+        with (
+            redis.Redis(port=own_valkey.port) as client,
+            Limiter(url_of(own_valkey.port)) as limiter,
+        ):
             wait_for_the_store(limiter)
             client.config_set("maxmemory", 1)
             assert limiter.check("k", WIDE).source == "local"

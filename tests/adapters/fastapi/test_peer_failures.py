@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -25,12 +24,6 @@ from limen.rules import parse_text
 from limen.testing import ManualClock
 from tests import servers
 from tests.adapters.serving import serving
-
-
-@pytest.fixture
-def valkey() -> Iterator[servers.Server]:
-    with servers.process(servers.binaries()["valkey"]) as server:
-        yield server
 
 
 def application(*limits: Any, limiter: Any = None, **options: Any) -> FastAPI:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 from limits import parse
@@ -24,13 +23,6 @@ SLOW_MACHINE_S = 2.0
 def dead() -> str:
     """The address of a server that is not there."""
     return f"limen+redis://:{SECRET}@{servers.HOST}:{servers.free_port()}"
-
-
-@pytest.fixture
-def leaving() -> Iterator[servers.Server]:
-    """A server that may go and come."""
-    with servers.process(servers.binaries()["valkey"]) as server:
-        yield server
 
 
 @pytest.mark.parametrize("strategy", ALL)
@@ -102,27 +94,29 @@ def test_check_says_that_the_store_does_not_answer(open_storage: Open, dead: str
 
 
 def test_a_store_that_stands_still_costs_no_more_than_the_deadline(
-    open_storage: Open, leaving: servers.Server
+    open_storage: Open, own_valkey: servers.Server
 ) -> None:
-    storage = open_storage(f"limen+redis://{servers.HOST}:{leaving.port}", deadline=0.05)
+    storage = open_storage(f"limen+redis://{servers.HOST}:{own_valkey.port}", deadline=0.05)
     used = storage.by(MOVING)
     used.hit(TWO, "warm")
-    leaving.pause()
+    own_valkey.pause()
     for strategy in ALL:
         began = time.monotonic()
         assert storage.by(strategy).hits(3, TWO, "k") == [True, True, False]
         # Three decisions, none of which may take 50 ms; the rest is for a busy machine.
         assert time.monotonic() - began < SLOW_MACHINE_S
-    leaving.resume()
+    own_valkey.resume()
 
 
-def test_a_store_that_comes_back_decides_again(open_storage: Open, leaving: servers.Server) -> None:
-    storage = open_storage(f"limen+redis://{servers.HOST}:{leaving.port}")
-    strict = open_storage(f"limen+redis://{servers.HOST}:{leaving.port}?on_error=raise")
-    leaving.kill()
+def test_a_store_that_comes_back_decides_again(
+    open_storage: Open, own_valkey: servers.Server
+) -> None:
+    storage = open_storage(f"limen+redis://{servers.HOST}:{own_valkey.port}")
+    strict = open_storage(f"limen+redis://{servers.HOST}:{own_valkey.port}?on_error=raise")
+    own_valkey.kill()
     assert all(storage.by(strategy).hits(3, TWO, "k")[0] for strategy in ALL)
     assert storage.check() is False
-    leaving.restart()
+    own_valkey.restart()
     wait_until(lambda: strict.by(FIXED).hit(TEN, "probe") or True, ignoring=StoreError)
     for strategy in ALL:
         assert strict.by(strategy).hits(3, TWO, "afterwards") == [True, True, False]

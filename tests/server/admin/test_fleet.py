@@ -21,22 +21,16 @@ from tests.waiting import wait_until
 OTHER = {"rules": [{"name": "all", "limits": "7/minute"}]}
 
 
-@pytest.fixture
-def redis() -> Iterator[servers.Server]:
-    with servers.process(servers.binaries()["valkey"]) as started:
-        yield started
-
-
-def on_redis(folder: Path, redis: servers.Server, **flags: Any) -> Any:
-    url = f"redis://:canary-redis@127.0.0.1:{redis.port}"
+def on_redis(folder: Path, own_valkey: servers.Server, **flags: Any) -> Any:
+    url = f"redis://:canary-redis@127.0.0.1:{own_valkey.port}"
     return settings_of(folder, **{"store.url": url, **flags})
 
 
 @pytest.fixture
-def shared(tmp_path: Path, redis: servers.Server) -> Iterator[Driven]:
-    with Redis(port=redis.port) as client:
+def shared(tmp_path: Path, own_valkey: servers.Server) -> Iterator[Driven]:
+    with Redis(port=own_valkey.port) as client:
         client.config_set("requirepass", "canary-redis")
-    with driven(on_redis(tmp_path, redis), RULES) as started:
+    with driven(on_redis(tmp_path, own_valkey), RULES) as started:
         yield started
 
 
@@ -54,10 +48,10 @@ def test_with_redis_the_fleet_is_all_that_run(shared: Driven) -> None:
     assert [one["pid"] for one in told["instances"]] == [os.getpid()]
 
 
-def test_a_save_is_announced_by_redis(shared: Driven, redis: servers.Server) -> None:
+def test_a_save_is_announced_by_redis(shared: Driven, own_valkey: servers.Server) -> None:
     sent = {"document": OTHER, "base": 2}
     assert shared.ask("PUT", "/rules", sent).status == 200
-    with Redis(port=redis.port, password="canary-redis") as client:
+    with Redis(port=own_valkey.port, password="canary-redis") as client:
         assert client.hget("limen:{rules}entry", "version") == b"3"
         back = {"expected": 3}
         assert shared.ask("POST", "/rules/versions/2/activate", back).status == 200
@@ -65,9 +59,9 @@ def test_a_save_is_announced_by_redis(shared: Driven, redis: servers.Server) -> 
 
 
 def test_without_redis_for_a_while_a_save_is_saved(
-    shared: Driven, redis: servers.Server, caplog: pytest.LogCaptureFixture
+    shared: Driven, own_valkey: servers.Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    redis.kill()
+    own_valkey.kill()
     assert shared.ask("PUT", "/rules", {"document": OTHER, "base": 2}).status == 200
     assert "version 3 is saved, and not announced" in caplog.text
     assert "canary" not in caplog.text
@@ -79,11 +73,11 @@ def test_without_redis_for_a_while_a_save_is_saved(
 
 
 def test_the_kill_switch_is_for_every_host_that_redis_reaches(
-    shared: Driven, redis: servers.Server
+    shared: Driven, own_valkey: servers.Server
 ) -> None:
     turned = shared.ask("PUT", "/kill-switch", {"on": True, "rules": ["per-user"]}).json
     assert (turned["other_hosts"], turned["audited"]) == ("reached", True)
-    with Redis(port=redis.port, password="canary-redis") as client:
+    with Redis(port=own_valkey.port, password="canary-redis") as client:
         carried = decode(client.get("limen:{rules}switch"))
     assert carried is not None
     assert carried.rules == ("per-user",)

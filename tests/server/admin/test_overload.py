@@ -20,7 +20,6 @@ import pytest
 from limen.server.admin.authorization import MAX_VIEWER_BODY
 from limen.server.admin.json_body import decoded
 from limen.server.http.exchange import Rejected
-from tests import postgres
 from tests.postgres import Postgres
 from tests.server.admin.driving import ADMIN
 from tests.server.product import Product, product
@@ -311,28 +310,22 @@ def test_reports_writes_while_the_disk_of_sqlite_is_full(busy: tuple[Product, st
 
 
 @pytest.fixture
-def server() -> Iterator[Postgres]:
-    with postgres.postgres() as started:
-        yield started
-
-
-@pytest.fixture
-def on_postgres(tmp_path: Path, server: Postgres) -> Iterator[tuple[Product, str]]:
-    settings = {"auth__admin_token": ADMIN, "rules": server.create_database("limen")}
+def on_postgres(tmp_path: Path, postgres: Postgres) -> Iterator[tuple[Product, str]]:
+    settings = {"auth__admin_token": ADMIN, "rules": postgres.create_database("limen")}
     with product(tmp_path, http__drain_timeout="1", **settings) as service:
         body = {"document": BLOCK, "base": read(service.ask("/admin/v1/rules", BEARER))["latest"]}
         assert service.ask("/admin/v1/rules", BEARER, method="PUT", body=body).status == 200
         bearer = viewer(service)
         wait_until(lambda: not is_allowed(service))
         yield service, bearer
-        server.resume()
+        postgres.resume()
 
 
 def test_kill_switch_works_at_once_while_postgresql_hangs(
-    on_postgres: tuple[Product, str], server: Postgres
+    on_postgres: tuple[Product, str], postgres: Postgres
 ) -> None:
     service, bearer = on_postgres
-    server.pause()
+    postgres.pause()
     with under_way(service, 40, "/admin/v1/rules", bearer) as waiting:
         wait_until(lambda: answered(waiting) == 8)
         turned, took_s = timed(service, SWITCH, BEARER, method="PUT", body={"on": True})
@@ -348,10 +341,10 @@ def test_kill_switch_works_at_once_while_postgresql_hangs(
 
 
 def test_kill_switch_works_and_readyz_tells_while_a_row_is_locked(
-    on_postgres: tuple[Product, str], server: Postgres
+    on_postgres: tuple[Product, str], postgres: Postgres
 ) -> None:
     service, _ = on_postgres
-    with server.locked("UPDATE limen_state SET tokens = tokens", "limen"):
+    with postgres.locked("UPDATE limen_state SET tokens = tokens", "limen"):
         turned, took_s = timed(service, SWITCH, BEARER, method="PUT", body={"on": True})
         assert (turned.status, read(turned)["audited"]) == (200, False)
         assert took_s < SOON_S
@@ -365,17 +358,17 @@ def test_kill_switch_works_and_readyz_tells_while_a_row_is_locked(
 
 
 def test_writes_every_audit_row_of_the_kill_switch_with_one_connection(
-    on_postgres: tuple[Product, str], server: Postgres
+    on_postgres: tuple[Product, str], postgres: Postgres
 ) -> None:
     service, _ = on_postgres
     body = json.dumps({"on": True}).encode()
-    with server.locked("UPDATE limen_state SET tokens = tokens", "limen"):
+    with postgres.locked("UPDATE limen_state SET tokens = tokens", "limen"):
         with under_way(service, 60, SWITCH, BEARER, method="PUT", body=body) as sent:
             turned = [each.response() for each in sent]
         assert {(each.status, read(each)["audited"]) for each in turned} == {(200, False)}
         # The follower, the look after tokens, the probe of writes, and this query use a few.
         connections = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'limen'"
-        assert int(server.execute(connections)) < 8
+        assert int(postgres.execute(connections)) < 8
         # A row was refused, since the lock lasts for longer than the lock timeout.
         wait_until(lambda: "writes" in health(service)["trouble"])
         unlocked_at = datetime.now(UTC)
@@ -386,10 +379,10 @@ def test_writes_every_audit_row_of_the_kill_switch_with_one_connection(
 
 
 def test_logs_the_audit_row_that_is_not_written_before_the_exit(
-    on_postgres: tuple[Product, str], server: Postgres
+    on_postgres: tuple[Product, str], postgres: Postgres
 ) -> None:
     service, _ = on_postgres
-    with server.locked("UPDATE limen_state SET tokens = tokens", "limen"):
+    with postgres.locked("UPDATE limen_state SET tokens = tokens", "limen"):
         assert not turn(service, "everybody is refused")
         service.signal(signal.SIGTERM)
         assert service.code(2 * SOON_S) == 0
@@ -399,17 +392,17 @@ def test_logs_the_audit_row_that_is_not_written_before_the_exit(
 
 
 def test_refuses_a_token_that_waits_too_long_for_the_requests_of_others(
-    on_postgres: tuple[Product, str], server: Postgres
+    on_postgres: tuple[Product, str], postgres: Postgres
 ) -> None:
     service, last = on_postgres
     others = [viewer(service) for _ in range(14)]
     with ExitStack() as stack:
-        stack.enter_context(server.locked("LOCK TABLE limen_state", "limen"))
+        stack.enter_context(postgres.locked("LOCK TABLE limen_state", "limen"))
         for bearer in others[:4]:
             stack.enter_context(under_way(service, 2, "/admin/v1/rules", bearer))
         # Each has a thread, and PostgreSQL ends it after 5 s.
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        wait_until(lambda: int(server.execute(waiting)) >= 8)
+        wait_until(lambda: int(postgres.execute(waiting)) >= 8)
         # Eight of these have the threads for the next 5 s.
         for bearer in others[4:]:
             stack.enter_context(under_way(service, 2, "/admin/v1/rules", bearer))
@@ -422,10 +415,10 @@ def test_refuses_a_token_that_waits_too_long_for_the_requests_of_others(
 
 
 def test_reports_writes_while_postgresql_takes_a_lock_and_no_write(
-    on_postgres: tuple[Product, str], server: Postgres
+    on_postgres: tuple[Product, str], postgres: Postgres
 ) -> None:
     service, _ = on_postgres
-    server.execute(
+    postgres.execute(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN RAISE EXCEPTION USING ERRCODE = '53100'; END $$; "
         "CREATE TRIGGER refuse BEFORE UPDATE ON limen_state EXECUTE FUNCTION refuse()",
@@ -433,5 +426,5 @@ def test_reports_writes_while_postgresql_takes_a_lock_and_no_write(
     )
     refuse_token(service)
     assert stays_in_trouble(service)
-    server.execute("DROP TRIGGER refuse ON limen_state", "limen")
+    postgres.execute("DROP TRIGGER refuse ON limen_state", "limen")
     wait_until(lambda: "writes" not in health(service)["trouble"])

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 
 from limen.server.envoy.schema import SHOULD_RATE_LIMIT, RateLimitResponse
 from tests.server.envoy.describing import OK, described, request
 from tests.server.hammering import Load
 from tests.server.product import Product, product
-from tests.servers import HOST, Server, binaries, process
+from tests.servers import HOST, Server
 from tests.waiting import wait_until
 
 RULES = """
@@ -27,12 +25,6 @@ rules:
 ASKED = {name: request({name: "x"}).SerializeToString() for name in ("wide", "tight")}
 BOTH = request({"wide": "x"}, {"tight": "x"}).SerializeToString()
 LOOK = request(described({"wide": "x"}, 0), described({"tight": "x"}, 0)).SerializeToString()
-
-
-@pytest.fixture
-def valkey() -> Iterator[Server]:
-    with process(binaries()["valkey"]) as started:
-        yield started
 
 
 def calling(port: int) -> tuple[grpc.Channel, Any]:

@@ -20,7 +20,7 @@ from limen.testing import ManualClock
 from tests.server.admin.driving import ADMIN, CHECK, Answer
 from tests.server.asking import Asker, asking
 from tests.server.gateway.test_forwarded import HEADERS, Headers, raw
-from tests.servers import HOST, Server, binaries, process
+from tests.servers import HOST, binaries, process
 
 RULES = """
 rules:
@@ -85,18 +85,12 @@ def follow(
     return service.ask(method, path, body, headers=given, **more)
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[Server]:
-    with process(binaries()["valkey"]) as started:
-        yield started
-
-
 @pytest.fixture(scope="module", params=["memory", "valkey"])
 def service(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Asker]:
     """Each test has users of its own."""
     url = "memory://"
     if request.param == "valkey":
-        url = f"redis://{HOST}:{request.getfixturevalue('valkey').port}"
+        url = f"redis://{HOST}:{request.getfixturevalue('module_valkey').port}"
     # Long enough for a machine that has much else to do.
     flags = {**FLAGS, "store.url": url, "store.deadline": 5.0, "gateway.deadline": 5.0}
     with asking(tmp_path_factory.mktemp(request.param), RULES, flags) as [started]:

@@ -18,11 +18,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.server.product import Product, product
 from tests.server.raw import Raw, request
-from tests.servers import HOST, Server, binaries, process
+from tests.servers import HOST, Server
 from tests.waiting import wait_until
 
 ADMIN = "canary-admin-token-0123456789abcdef"
@@ -40,12 +38,6 @@ CALM = LISTS * 3 // 10
 """In so many of them there is no flood yet."""
 FLOOD = 1_000 * (LISTS - CALM)
 _SUM = re.compile(r'^limen_requests_total\{outcome="(allowed|denied)"\} ([0-9.e+]+)$', re.MULTILINE)
-
-
-@pytest.fixture
-def valkey() -> Iterator[Server]:
-    with process(binaries()["valkey"]) as started:
-        yield started
 
 
 @contextmanager
