@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
 
+FULL = os.environ.get("LIMEN_FAULTS") == "1"
+"""Whether tests run at full length, as by `make faults`."""
+
 T = TypeVar("T")
 _NONE: tuple[type[Exception], ...] = ()
+
+
+def generous(expected_s: float) -> float:
+    """Return an upper bound for something that takes `expected_s` on an idle machine.
+
+    It fails for what hangs, and not for a busy machine. `make faults` measures, so it uses the
+    expected time itself.
+    """
+    return expected_s if FULL else max(10 * expected_s, 5.0)
 
 
 def wait_until(
@@ -28,13 +41,14 @@ def wait_until(
     """
     end = time.monotonic() + timeout_s
     while True:
+        last: object
         try:
-            if result := condition():
-                return result
+            if last := condition():
+                return last
         except ignoring as error:
-            result = error
+            last = error
         if time.monotonic() > end:
-            raise AssertionError(_message(condition, timeout_s, result, details))
+            raise AssertionError(_message(condition, timeout_s, last, details))
         sleep(interval_s)
 
 

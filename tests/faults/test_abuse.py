@@ -29,10 +29,9 @@ import redis
 from limen import AsyncLimiter, Limit
 from tests import servers
 from tests.faults.figures import say
-from tests.faults.rig import FULL
 from tests.server.product import Product, product
 from tests.server.raw import HOST, Raw, request
-from tests.waiting import wait_until
+from tests.waiting import FULL, generous, wait_until
 
 RATE = 10_000
 FLOOD_S = 60.0 if FULL else 1.5
@@ -292,14 +291,13 @@ def test_others_do_not_show_in_a_quick_clients_p99(
     grown = rss(served.pid) - before
     quiet, disturbed = statistics.median(alone), statistics.median(beside)
     name = clients.__name__.replace("_", " ")
-    allowed = TIMES * quiet + SLACK_S
+    allowed = generous(2.0 * quiet)
     say(
         name,
         p99_alone=quiet,
         p99_beside=disturbed,
         times=disturbed / quiet,
         allowed=allowed,
-        slack=SLACK_S,
         rss_mb=grown / 1e6,
     )
     assert disturbed <= allowed

@@ -21,8 +21,7 @@ from limen import AsyncLimiter, Check, Concurrency, Decision, Limit, Limiter
 from tests.faults.callers import PATIENT_S, WIDE, url_of
 from tests.faults.figures import say
 from tests.faults.proxy import proxy
-from tests.faults.rig import FULL
-from tests.waiting import wait_until, wait_until_async
+from tests.waiting import FULL, wait_until, wait_until_async
 
 CANCELLATIONS = 10_000 if FULL else 1_000
 AT_ONCE = 10

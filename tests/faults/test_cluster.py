@@ -22,18 +22,15 @@ from tests import servers
 from tests.faults.callers import FORMS, Form, Looped, Threaded, opened
 from tests.faults.figures import say
 from tests.faults.network import Network, hosts
-from tests.faults.rig import DEADLINE_S, FULL, LIMIT, WORKERS, Asked, History, Rig, rig
+from tests.faults.rig import DEADLINE_S, LIMIT, WORKERS, Asked, History, Rig, rig
 from tests.shared.load import WIDE
 from tests.shared.test_cluster import key_on, key_on_each, slot_of
-from tests.waiting import wait_until
-
-full = pytest.mark.skipif(not FULL, reason="takes long; LIMEN_FAULTS=1 runs it")
+from tests.waiting import FULL, generous, wait_until
 
 NODE_TIMEOUT_S = 2.0
 PERIOD_S = 10.0
 # Beside another test process, 50 ms can pass without any fault.
 DEADLINE = DEADLINE_S if FULL else 0.25
-SLACK_S = 0.0 if FULL else 1.5
 # What a worker may have under way when its server falls silent: until its breaker opens, and
 # the probes.
 IN_FLIGHT = 10
@@ -154,10 +151,10 @@ class TestAMasterThatIsLost:
         promoted_s = round(promoted_at - killed_at, 2)
         shards.say("cluster: master killed", history, killed_at, promoted_s=promoted_s)
         shards.check(history)
-        assert back_after(history, killed_at) <= NODE_TIMEOUT_S + 3 + 1 + SLACK_S
-        assert back_after(history, promoted_at) <= 1 + SLACK_S
+        assert back_after(history, killed_at) <= generous(NODE_TIMEOUT_S + 3 + 1)
+        assert back_after(history, promoted_at) <= generous(1)
 
-    @full
+    @pytest.mark.slow
     def test_the_rest_goes_on_when_its_replica_is_lost_too(self, cluster: servers.Cluster) -> None:
         shards = Shards(cluster)
         with rig(url_of(cluster), keys=shards.keys, deadline=DEADLINE) as load:
@@ -171,11 +168,11 @@ class TestAMasterThatIsLost:
         shards.check(history)
         late = [asked for asked in history.asked if asked.at > killed_at + 1]
         assert {asked.source for asked in late if asked.key == shards.broken} == {"local"}
-        assert history.p99(killed_at + 1, float("inf")) <= DEADLINE / 2, "nobody waits for it"
+        assert history.p99(killed_at + 1, float("inf")) <= generous(DEADLINE / 2)
         # Once and for good: a breaker that nothing closes does not open again.
         assert history.opened() == WORKERS
 
-    @full
+    @pytest.mark.slow
     def test_one_that_was_frozen_and_goes_on_counts_for_nobody(
         self, cluster: servers.Cluster
     ) -> None:
@@ -199,12 +196,12 @@ class TestAMasterThatIsLost:
             from_store=from_store,
         )
         shards.check(history)
-        assert back_after(history, promoted_at) <= 1
+        assert back_after(history, promoted_at) <= generous(1)
         assert not degraded(history, shards.keys, since=resumed_at + 0.1)
         # Old and new master together.
         assert from_store <= LIMIT.quota + WORKERS * IN_FLIGHT
 
-    @full
+    @pytest.mark.slow
     def test_a_second_failover_right_after_the_first_may_take_as_long_as_it_likes(
         self, cluster: servers.Cluster
     ) -> None:
@@ -237,7 +234,7 @@ class TestAMasterThatIsLost:
         late = [asked for asked in history.asked if paused_at + 1 < asked.at < resumed_at]
         assert {asked.source for asked in late if asked.key == shards.broken} == {"local"}
         # A master that slept through its own end takes no writes for up to two seconds.
-        assert back_s <= 1 + 2
+        assert back_s <= generous(1 + 2)
 
 
 def role_of(cluster: servers.Cluster, node: servers.Server) -> str:
@@ -245,7 +242,7 @@ def role_of(cluster: servers.Cluster, node: servers.Server) -> str:
 
 
 class TestSlotsThatMove:
-    @full
+    @pytest.mark.slow
     def test_nobody_notices_that_400_slots_move(self, lasting: servers.Cluster) -> None:
         key, *others = key_on_each(lasting)
         first = min(slot_of(key), 5_000)
@@ -279,7 +276,7 @@ class TestSlotsThatMove:
         assert history.opened() == 0
         assert counted == asked
 
-    @full
+    @pytest.mark.slow
     def test_a_storm_of_redirections_makes_few_look_up_the_shape(
         self, lasting: servers.Cluster
     ) -> None:
@@ -345,7 +342,7 @@ def redirections(cluster: servers.Cluster, port: int) -> int:
 class TestFaultsOfOneSlot:
     """The server that tells of them is well, and all else on it goes on."""
 
-    @full
+    @pytest.mark.slow
     def test_a_slot_that_nobody_serves_is_alone_with_it(self, lasting: servers.Cluster) -> None:
         lost = key_on(lasting, lasting.ports[0], "lost")
         others = key_on_each(lasting)
@@ -374,7 +371,7 @@ class TestFaultsOfOneSlot:
         assert told_by_servers(history) >= 50
         assert history.opened() == 0
 
-    @full
+    @pytest.mark.slow
     @pytest.mark.parametrize("form", FORMS)
     def test_states_that_are_half_way_are_alone_with_it(
         self, lasting: servers.Cluster, form: str
@@ -397,7 +394,7 @@ class TestFaultsOfOneSlot:
                 lasting.move_slot(slot_of(key), lasting.ports[2])
             assert [shard.opened for shard in made.limiter.shards] == [0] * 3
 
-    @full
+    @pytest.mark.slow
     @pytest.mark.parametrize("form", FORMS)
     def test_a_node_that_is_asked_for_several_slots_at_once_is_not_left_alone(
         self, lasting: servers.Cluster, form: str
@@ -426,7 +423,7 @@ def at_node(form: str, port: int) -> Form:
 
 
 class TestAPartition:
-    @full
+    @pytest.mark.slow
     def test_both_sides_stay_within_the_bound_and_meet_at_the_new_master(self) -> None:
         resource_tracker.ensure_running()  # it outlives the hosts, and so belongs on none
         names = ["cut", "two", "three", "replica1", "replica2", "replica3"]
@@ -472,7 +469,7 @@ class TestAPartition:
         assert not here
         for key in {*shards.keys}:
             assert history.most_admitted(key) <= 2 * LIMIT.quota
-        assert back_after(history, agreed_at) <= 1
+        assert back_after(history, agreed_at) <= generous(1)
 
 
 @contextmanager

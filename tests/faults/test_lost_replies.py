@@ -28,8 +28,8 @@ from tests.faults.callers import (
 )
 from tests.faults.figures import say
 from tests.faults.proxy import Proxy, proxy
-from tests.faults.rig import DEADLINE_S, FULL
-from tests.waiting import wait_until
+from tests.faults.rig import DEADLINE_S
+from tests.waiting import FULL, wait_until
 
 CHECK_REPLY = len(b"$38\r\n") + 38 + 2
 CHANGE_REPLY = len(b"$2\r\n") + 2 + 2

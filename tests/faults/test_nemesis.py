@@ -19,8 +19,8 @@ from tests import servers
 from tests.faults.figures import say
 from tests.faults.nemesis import OPTIONS, RECOVERY_S, Event, Nemesis, Place, judge, plan, write
 from tests.faults.proxy import proxy
-from tests.faults.rig import FULL, LIMIT, History, Vitals, rig
-from tests.waiting import wait_until
+from tests.faults.rig import LIMIT, History, Vitals, rig
+from tests.waiting import FULL, wait_until
 
 SECONDS = 600.0 if FULL else 12.0
 # In the short form a seed by which every kind of fault comes.

@@ -34,8 +34,8 @@ from tests.faults.callers import (
     wait_for_the_store,
 )
 from tests.faults.figures import say
-from tests.faults.rig import DEADLINE_S, FIRST_P99_S, FULL
-from tests.waiting import wait_until
+from tests.faults.rig import DEADLINE_S, FIRST_P99_S
+from tests.waiting import FULL, generous, wait_until
 
 CROWD = 300
 
@@ -238,7 +238,7 @@ async def loop():
         free()
         start = time.monotonic()
         while (await limiter.check("files", wide)).degraded:
-            assert time.monotonic() - start < 5; await asyncio.sleep(0.01)
+            assert time.monotonic() - start < 20; await asyncio.sleep(0.01)
         return told, time.monotonic() - start
 def threads():
     with Limiter(url, deadline=0.05) as limiter:
@@ -250,7 +250,7 @@ def threads():
         free()
         start = time.monotonic()
         while limiter.check("files", wide).degraded:
-            assert time.monotonic() - start < 5; time.sleep(0.01)
+            assert time.monotonic() - start < 20; time.sleep(0.01)
         return told, time.monotonic() - start
 told, back = asyncio.run(loop()) if form == "asyncio" else threads()
 sources, faults = {each.source for each in told}, {each.fault for each in told}
@@ -314,7 +314,7 @@ class TestHolders:
                 slots = [limiter.slot("door", longer) for _ in range(2)]
                 start = time.monotonic()
                 while not all(slot.acquire().allowed for slot in slots):
-                    assert time.monotonic() - start < two.lease + 1
+                    assert time.monotonic() - start < generous(two.lease)
                     assert held(limiter, "door", longer) <= 2
                     time.sleep(0.02)
                 os.kill(holder.pid or 0, signal.SIGCONT)
@@ -352,5 +352,5 @@ class TestHolders:
                     made.do(other.release)
             with Limiter(url_of(server.port), deadline=PATIENT_S) as limiter:
                 while held(limiter, "door", two):
-                    assert time.monotonic() - granted_at < two.lease + 2
+                    assert time.monotonic() - granted_at < generous(two.lease)
                     time.sleep(0.02)

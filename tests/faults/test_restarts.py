@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.faults.figures import say
-from tests.faults.rig import FULL
 from tests.server.product import Product, product
 from tests.server.raw import Raw, request
 from tests.servers import HOST, Server
-from tests.waiting import wait_until
+from tests.waiting import FULL, wait_until
 
 SERVICES = 4
 

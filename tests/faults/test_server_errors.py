@@ -35,11 +35,11 @@ from tests.faults.callers import (
     wait_for_the_store,
 )
 from tests.faults.figures import say
-from tests.faults.rig import DEADLINE_S, FIRST_P99_S, FULL
-from tests.waiting import wait_until
+from tests.faults.rig import DEADLINE_S, FIRST_P99_S
+from tests.waiting import FULL, generous, wait_until
 
 BROKEN_S = 5.0 if FULL else 0.5
-LATER_P99_S = 0.012 if FULL else 0.025
+LATER_P99_S = generous(0.012)
 """What p99 may be after the first second. All callers of both forms share one interpreter here."""
 BACK_S = 1.0
 LASTING_BACK_S = 2.0
@@ -48,7 +48,6 @@ QUIET_S = 1.0 if FULL else 0.2
 """For how long all must be well to be believed."""
 MOST_LINES_A_SECOND = 10
 VALKEY = servers.binaries()["valkey"]
-one_of_its_kind = pytest.mark.skipif(not FULL, reason="`make faults` runs all of a kind")
 
 
 @pytest.fixture
@@ -333,7 +332,7 @@ class TestForbidden:
         assert "ACL" in lines[0].getMessage()
         assert lines[0].levelno >= logging.WARNING
 
-    @pytest.mark.parametrize("user", ["service", pytest.param("default", marks=one_of_its_kind)])
+    @pytest.mark.parametrize("user", ["service", pytest.param("default", marks=pytest.mark.slow)])
     def test_password_rotated(
         self,
         own_valkey: servers.Server,
@@ -369,7 +368,7 @@ class TestForbidden:
                 self.assert_told(caplog, each)
         assert "hunter2" not in caplog.text
 
-    @one_of_its_kind
+    @pytest.mark.slow
     def test_a_password_where_there_was_none(
         self, own_valkey: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -426,7 +425,7 @@ class TestNoWrites:
                 assert {"readonly"} <= each.kinds() <= {"readonly", "connection"}
                 assert each.shard.opened >= 1
 
-    @one_of_its_kind
+    @pytest.mark.slow
     def test_too_few_replicas(
         self, own_valkey: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -441,7 +440,7 @@ class TestNoWrites:
                 assert each.kinds() == {"readonly"}
                 assert each.shard.opened >= 1
 
-    @one_of_its_kind
+    @pytest.mark.slow
     def test_it_cannot_save(
         self, own_valkey: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:

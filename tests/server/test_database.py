@@ -176,7 +176,7 @@ def test_service_listens_before_a_frozen_postgresql_has_rules(
         began = time.monotonic()
         with product(tmp_path, **settings) as service:
             assert service.ask("/healthz").status == 200
-            assert time.monotonic() - began < 12, "it takes 4 s, on a machine without other work"
+            assert time.monotonic() - began < 40, "it takes 4 s, on a machine without other work"
             ready = service.ask("/readyz")
             assert (ready.status, ready.headers["retry-after"]) == (503, "1")
             assert read(ready)["status"] == "starting"

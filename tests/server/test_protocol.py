@@ -23,7 +23,7 @@ from limen.server.http import HttpConnections, HttpLimits, Request, Response, co
 from limen.server.http.connection import MAX_HEADERS, MAX_PIPELINED, HttpConnection
 from tests.server.apps import App
 from tests.server.raw import HOST, CutShort, Raw, request
-from tests.waiting import wait_until
+from tests.waiting import generous, wait_until
 
 MAX_BODY = 30_000
 LIMITS = HttpLimits(
@@ -110,11 +110,11 @@ def patient() -> Iterator[Served]:
 
 
 @contextmanager
-def lasting(least: float, most: float) -> Iterator[None]:
+def lasting(least_s: float) -> Iterator[None]:
+    """Check that something takes as long as a timeout of ours, and not for ever."""
     began = time.monotonic()
     yield
-    took = time.monotonic() - began
-    assert least <= took <= most, f"took {took:.2f} s"
+    assert least_s <= time.monotonic() - began <= 20
 
 
 # Time
@@ -122,7 +122,7 @@ def lasting(least: float, most: float) -> Iterator[None]:
 
 @pytest.mark.parametrize("start", [b"GET /", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nX: "])
 def test_a_head_that_trickles_in_is_refused_in_the_end(quick: Served, start: bytes) -> None:
-    with lasting(0.25, 3), quick.raw() as raw, trickling(raw, start):
+    with lasting(0.25), quick.raw() as raw, trickling(raw, start):
         response = raw.response()
         assert (response.status, response.closes) == (408, True)
         assert "in time" in response.problem["detail"]
@@ -131,7 +131,7 @@ def test_a_head_that_trickles_in_is_refused_in_the_end(quick: Served, start: byt
 
 def test_a_body_that_trickles_in_is_refused_in_the_end(quick: Served) -> None:
     start = request("/echo", "Content-Length: 1000", method="POST")
-    with lasting(0.25, 3), quick.raw() as raw, trickling(raw, start):
+    with lasting(0.25), quick.raw() as raw, trickling(raw, start):
         assert raw.response().problem["status"] == 408
         assert raw.ends()
     assert quick.app.seen == []
@@ -158,7 +158,7 @@ def trickling(raw: Raw, start: bytes) -> Iterator[None]:
 
 
 def test_who_says_nothing_is_sent_away_without_a_word(quick: Served) -> None:
-    with lasting(0.25, 3), quick.raw() as raw:
+    with lasting(0.25), quick.raw() as raw:
         assert raw.ends()
 
 
@@ -167,7 +167,7 @@ def test_an_idle_connection_is_closed_after_a_while_and_not_before(quick: Served
         for _ in range(3):
             assert raw.get().status == 200
             time.sleep(0.2)
-        with lasting(0.35, 3):
+        with lasting(0.35):
             raw.get()
             assert raw.ends()
 
@@ -229,7 +229,7 @@ def test_a_413_is_not_overtaken_by_a_reset(quick: Served) -> None:
         assert (answer.status, answer.closes) == (413, True)
         assert raw.ends()
         raw.send(bytes(1_000_000))  # is still read
-        with lasting(0, 5), trickling(raw, b"x"):
+        with lasting(0), trickling(raw, b"x"):
             wait_until(lambda: len(quick.connections) == 0)
 
 
@@ -308,17 +308,17 @@ def test_five_hundred_slow_clients_do_not_slow_a_quick_one() -> None:
                 start = time.monotonic()
                 assert raw.get().status == 200
                 times.append(time.monotonic() - start)
-        assert sorted(times)[len(times) // 2] < 0.1
+        assert sorted(times)[len(times) // 2] < generous(0.1)
         for index, each in enumerate(slow):
             assert index % 4 == 3 or each.response().status == 408
             assert each.ends()
-        assert time.monotonic() < end + 4.0
+        assert time.monotonic() < end + 20
 
 
 def test_who_does_not_read_the_answer_is_cut_off(quick: Served) -> None:
     with quick.raw() as raw:
         raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        with lasting(0.3, 5):
+        with lasting(0.3):
             raw.send(request("/big/60000"))
             wait_until(lambda: len(quick.connections) == 1)
             wait_until(lambda: len(quick.connections) == 0)
@@ -355,7 +355,7 @@ def test_pipelined_requests_wait_for_a_client_that_does_not_read(patient: Served
 
 
 def test_who_reads_slowly_but_reads_gets_all_responses(quick: Served) -> None:
-    with quick.raw() as raw, lasting(0.6, 10):
+    with quick.raw() as raw, lasting(0.6):
         raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         raw.send(request("/big/64") * 160)
         size = 0
@@ -456,7 +456,7 @@ def test_there_are_not_too_many_headers(patient: Served, packet: int) -> None:
 )
 def test_what_never_ends_is_refused_when_it_is_too_large(patient: Served, start: bytes) -> None:
     more = b"x" * 1_000 if start else b"\r\n" * 500
-    with patient.raw() as raw, lasting(0, 3):
+    with patient.raw() as raw, lasting(0):
         raw.send(start)
         with suppress(ConnectionError):
             for _ in range(100):
@@ -706,7 +706,7 @@ def test_half_closed_connection_ends_behind_a_response_without_waiting(
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", request("/echo", "Content-Length: 9")])
 def test_who_hangs_up_within_a_request_is_not_waited_for(patient: Served, sent: bytes) -> None:
-    with patient.raw() as raw, lasting(0, 1):
+    with patient.raw() as raw, lasting(0):
         raw.send(sent)
         raw.socket.shutdown(socket.SHUT_WR)
         assert raw.ends()
@@ -792,7 +792,7 @@ def test_an_idle_connection_may_ask_once_more_when_the_server_ends(patient: Serv
         wait_until(lambda: len(patient.connections) == 3)
         patient.call(patient.connections.drain)
         time.sleep(0.5)
-        with lasting(0, 3):
+        with lasting(0):
             response = asks.get()
             assert (response.status, response.closes) == (200, True)
             assert asks.ends()

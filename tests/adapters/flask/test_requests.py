@@ -433,7 +433,7 @@ class TestStoreDown:
                 began = time.monotonic()
                 assert client.get("/degraded").text == "True"
                 assert statuses(client, 3) == [200, 200, 429]
-                assert time.monotonic() - began < 5
+                assert time.monotonic() - began < 20
 
     def test_closed_is_a_503_that_says_so(self, dead_store: str) -> None:
         with Limiter(dead_store) as limiter:

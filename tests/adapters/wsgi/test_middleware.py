@@ -424,7 +424,7 @@ class TestStoreDown:
         ):
             began = time.monotonic()
             assert statuses(client, 4) == [200, 200, 200, 429]
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 20
 
     def test_closed_is_a_503_that_says_so(self, dead_store: str) -> None:
         limit = RateLimit("3/hour", on_error="closed")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,11 @@ from tests import servers
 from tests.faults.proxy import Proxy, proxy
 from tests.postgres import Postgres
 from tests.rules.sync.processes import NAMESPACE, Fleet
+from tests.waiting import FULL
 
 HOST = "127.0.0.1"
 DATABASE = "rules"
-HARD = bool(os.environ.get("LIMEN_FAULTS"))
+HARD = FULL
 """Whether to repeat what is short in `make test`."""
 
 

@@ -28,7 +28,8 @@ from tests.rules.sync.processes import NAMESPACE, rule_set
 from tests.servers import Server
 from tests.waiting import wait_until
 
-PROMPT_S = 3.5
+PROMPT_S = 20.0
+"""How long closing may take on a busy machine; it takes 3 s at most on an idle one."""
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +73,7 @@ def test_no_connection_is_left_open(
     follower.wait()
     wait_until(lambda: follower.status.is_listening)
     assert connections(admin) == 2
-    assert seconds_to_close(follower) < 1.0
+    assert seconds_to_close(follower) < PROMPT_S
     wait_until(lambda: connections(admin) == 0)
     wait_until(lambda: sessions(post) == 0)
     assert at_cache(redis_url, lambda cache: cache.instances()) == []

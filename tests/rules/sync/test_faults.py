@@ -27,10 +27,10 @@ from tests.rules.sync.conftest import (
     at_cache,
     publish,
     save,
-    wait_until,
 )
 from tests.rules.sync.processes import Fleet, Plan, rule_set
 from tests.servers import Server
+from tests.waiting import wait_until
 
 START_S = 20.0
 Follow = Callable[..., Follower]

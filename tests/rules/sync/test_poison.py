@@ -254,7 +254,7 @@ def test_decisions_go_on_under_every_poison(
     for report in reports:
         assert (report.error, report.mixed) == ("", 0)
         assert {version for _, version, _ in report.changes} == {"1", "2"}
-        assert report.slowest_s < 0.5
+        assert report.slowest_s < 5
 
 
 # fuzz

@@ -527,5 +527,5 @@ def test_a_service_with_an_open_stream_ends_at_once(tmp_path: Path) -> None:
         assert raw.ends()
         assert served.code() == 0
         # Without an end of the stream it would be the 30 s that answers have to finish.
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
         assert not any("cut off" in line for line in served.complained)

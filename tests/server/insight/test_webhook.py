@@ -522,7 +522,7 @@ def test_the_whole_exchange_has_an_end(serve: Callable[[socket.socket], None], b
         failure = Webhook(here(port), private=True, patience_s=0.4).send(body, NOW)
         took = time.monotonic() - began
     assert failure == f"webhook at 127.0.0.1:{port}: no answer in 0.4 s"
-    assert 0.3 < took < 3
+    assert 0.3 < took < 8
 
 
 def test_a_handshake_that_drips_has_an_end() -> None:
@@ -538,14 +538,14 @@ def test_a_handshake_that_drips_has_an_end() -> None:
         failure = Webhook(place, private=True, patience_s=0.4).send(BODY, NOW)
         took = time.monotonic() - began
     assert failure is not None
-    assert took < 3
+    assert took < 8
 
 
 def test_a_body_that_drips_after_success_is_success() -> None:
     began = time.monotonic()
     with raw_server(drips(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 200)) as port:
         assert Webhook(here(port), private=True, patience_s=2).send(BODY, NOW) is None
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 8
 
 
 def test_a_look_up_that_hangs_has_an_end_and_is_not_begun_again_meanwhile() -> None:
