@@ -20,10 +20,10 @@ from playwright.sync_api import CDPSession, Page, expect
 from tests.dashboard import scene
 from tests.dashboard.browsing import Served, Visit, served
 from tests.dashboard.traffic import traffic
-from tests.waiting import FULL
+from tests.waiting import FULL, generous
 
 AT_LENGTH = FULL
-MOST_S = 0.1 if AT_LENGTH else 0.25  # beside other tests, caches are cold and the clock is slow
+MOST_S = generous(0.1)
 SLOW_MS = 30_000
 BUSY = 60
 LONG = "n" + "W" * 62 + "m"

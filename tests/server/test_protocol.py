@@ -722,7 +722,7 @@ def test_a_decision_in_progress_is_completed_when_the_client_has_gone(
         raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     wait_until(lambda: patient.app.seen == ["sleeps", "slept"])
     done = patient.connections.wait_until_done()
-    asyncio.run_coroutine_threadsafe(done, patient.loop).result(1)
+    asyncio.run_coroutine_threadsafe(done, patient.loop).result(20)
     assert patient.app.seen == ["sleeps", "slept"], "the request behind it was dropped"
     assert caplog.records == []
 
@@ -799,7 +799,7 @@ def test_an_idle_connection_may_ask_once_more_when_the_server_ends(patient: Serv
             assert idle.ends()
             assert fresh.ends()
     done = patient.connections.wait_until_done()
-    asyncio.run_coroutine_threadsafe(done, patient.loop).result(1)
+    asyncio.run_coroutine_threadsafe(done, patient.loop).result(20)
 
 
 def test_requests_in_progress_are_finished_when_the_server_ends(patient: Served) -> None:
@@ -825,7 +825,7 @@ def test_what_is_cut_off_leaves_nothing_running(
     with patient.raw() as raw:
         raw.send(request("/sleep/60"))
         wait_until(lambda: patient.app.seen == ["sleeps"])
-        asyncio.run_coroutine_threadsafe(patient.connections.cut(), patient.loop).result(5)
+        asyncio.run_coroutine_threadsafe(patient.connections.cut(), patient.loop).result(20)
         assert len(patient.connections) == 0
         assert not patient.connections._orphans
     assert caplog.text == ""

@@ -65,9 +65,9 @@ class TestReshard:
         with Limiter(url, deadline=PATIENT_S) as limiter:
             limiter.check(key, WIDE)
             with Threads(limiter, 8, key=key) as threads:
-                time.sleep(0.1)
+                threads.told.wait_for("store")
                 cluster.move_slots(moving, cluster.ports[1])
-                time.sleep(0.1)
+                threads.told.wait_for("store")
             assert cluster.owner_port(slot_of(key)) == cluster.ports[1]
         assert not threads.told.errors
         assert threads.told.sources.keys() == {"store"}
@@ -282,10 +282,14 @@ class TestANodeThatDies:
                 assert limiter.decide(*checks).source == "store"
                 cluster.nodes[0].pause()
                 assert limiter.decide(*checks).source == "local"
-                time.sleep(0.3)  # it is given back behind the caller
-                left = [WIDE.quota - limiter.peek(key, WIDE).remaining for key in keys[1:]]
+                # It is given back behind the caller.
+                wait_until(
+                    lambda: (
+                        [WIDE.quota - limiter.peek(key, WIDE).remaining for key in keys[1:]]
+                        == [1, 1]
+                    )
+                )
                 cluster.nodes[0].resume()
-                assert left == [1, 1]
                 # What the frozen node was asked, it may do yet: that is not given back.
                 assert limiter.lost_refunds == 1
 

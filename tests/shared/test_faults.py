@@ -44,11 +44,11 @@ class TestKilledUnderLoad:
         with Limiter(url_of(own_valkey.port), deadline=DEADLINE_S) as limiter:
             wait_for_the_store(limiter)
             with Threads(limiter, 8) as threads:
-                time.sleep(0.3)
+                threads.told.wait_for("store")
                 own_valkey.kill()
-                time.sleep(0.5)
+                threads.told.wait_for("local")
                 own_valkey.restart()
-                time.sleep(0.5)
+                threads.told.wait_for("store")
             assert not threads.told.errors
             assert threads.told.sources.keys() == {"store", "local"}
             assert threads.told.slowest_s < generous(DEADLINE_S)
@@ -59,12 +59,11 @@ class TestKilledUnderLoad:
             async with AsyncLimiter(url_of(own_valkey.port), deadline=DEADLINE_S) as limiter:
                 await wait_for_the_store_async(limiter)
                 async with Tasks(limiter, 32) as tasks:
-                    await asyncio.sleep(0.3)
+                    await tasks.told.wait_for_async("store")
                     await asyncio.to_thread(own_valkey.kill)
-                    await asyncio.sleep(0.5)
+                    await tasks.told.wait_for_async("local")
                     await asyncio.to_thread(own_valkey.restart)
-                    await asyncio.sleep(0.5)
-                await wait_for_the_store_async(limiter)
+                    await tasks.told.wait_for_async("store")
                 return tasks.told
 
         told = asyncio.run(ask())
@@ -80,11 +79,11 @@ class TestFrozenUnderLoad:
         with Limiter(url_of(own_valkey.port), deadline=DEADLINE_S) as limiter:
             wait_for_the_store(limiter)
             with Threads(limiter, 8) as threads:
-                time.sleep(0.2)
+                threads.told.wait_for("store")
                 own_valkey.pause()
-                time.sleep(0.5)
+                threads.told.wait_for("local")
                 own_valkey.resume()
-                time.sleep(0.2)
+                threads.told.wait_for("store")
             assert not threads.told.errors
             assert threads.told.sources.keys() == {"store", "local"}
             assert threads.told.slowest_s < generous(DEADLINE_S)
@@ -97,12 +96,11 @@ class TestFrozenUnderLoad:
             async with AsyncLimiter(url_of(own_valkey.port), deadline=DEADLINE_S) as limiter:
                 await wait_for_the_store_async(limiter)
                 async with Tasks(limiter, 32) as tasks:
-                    await asyncio.sleep(0.2)
+                    await tasks.told.wait_for_async("store")
                     own_valkey.pause()
-                    await asyncio.sleep(0.5)
+                    await tasks.told.wait_for_async("local")
                     own_valkey.resume()
-                    await asyncio.sleep(0.2)
-                await wait_for_the_store_async(limiter)
+                    await tasks.told.wait_for_async("store")
                 return tasks.told
 
         told = asyncio.run(ask())
@@ -121,9 +119,7 @@ class TestBrokenConnections:
             with Threads(limiter, 6) as threads:
                 for turn in range(60):
                     # On a busy machine an answer takes a while: some are to come in between.
-                    before = threads.told.sources["store"]
-                    time.sleep(0.01)
-                    wait_until(lambda before=before: threads.told.sources["store"] > before)  # type: ignore[misc]
+                    threads.told.wait_for("store", 10)
                     if turn % 3 == 0:
                         between.cut_reply_after(turn)
                     elif turn % 3 == 1:

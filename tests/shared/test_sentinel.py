@@ -12,7 +12,7 @@ import redis
 from limen import AsyncLimiter, Limiter, StoreError
 from tests import servers
 from tests.shared.load import WIDE, Tasks, Threads, Told
-from tests.waiting import generous, wait_until, wait_until_async
+from tests.waiting import generous
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +41,10 @@ def test_a_soft_failover_costs_at_most_a_second(group: servers.Sentinel, url: st
         limiter.ping()
         before = group.primary_port()
         with Threads(limiter, 4) as threads:
-            time.sleep(0.2)
+            threads.told.wait_for("store")
             group.failover()
             group.wait_for_primary(other_than=before)
-            wait_until(lambda: not limiter.check("again", WIDE).degraded, 5)
-            time.sleep(0.2)
+            threads.told.wait_for("store")
     assert not threads.told.errors
     assert threads.told.sources["store"] > 0
     assert threads.told.slowest_s < generous(0.25)
@@ -96,15 +95,10 @@ def test_a_killed_primary_is_replaced(group: servers.Sentinel, url: str) -> None
             await limiter.ping()
             before = group.primary_port()
             async with Tasks(limiter, 8) as tasks:
-                await asyncio.sleep(0.2)
+                await tasks.told.wait_for_async("store")
                 killed = await asyncio.to_thread(group.kill_primary)
                 await asyncio.to_thread(lambda: group.wait_for_primary(other_than=before))
-
-                async def is_back() -> bool:
-                    return not (await limiter.check("again", WIDE)).degraded
-
-                await wait_until_async(is_back)
-                await asyncio.sleep(0.1)
+                await tasks.told.wait_for_async("store")
             killed.restart()
             return tasks.told
 
