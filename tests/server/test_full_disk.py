@@ -95,7 +95,8 @@ def test_kill_switch_on_a_full_disk_reaches_all_processes_by_redis(disk: Disk) -
             wait_until(lambda: said("on for all rules"))
             assert "\nall\n" in (disk.path / ".limen" / "kill-switch").read_text()
             complaints = [line for line in service.complained if REASON in line]
-            assert len(complaints) == 2, complaints  # once for each worker
+            # At least once for each worker, at most once for each change of the switch.
+            assert 2 <= len(complaints) <= 6, complaints
 
 
 def test_kill_switch_on_a_full_disk_holds_in_memory_without_redis(disk: Disk) -> None:

@@ -86,6 +86,9 @@ class App {
   }
 
   async leaveSession() {
+    // Requests of the page would be refused after the session has ended.
+    this.live.close();
+    this.leave();
     try {
       await api.signOut();
     } finally {
