@@ -27,7 +27,7 @@ test: $(VENV)/test $(VENV)/prometheus $(VENV)/chromium ## All that must hold: st
 	$(PYTEST) $(BESIDE) $(PYTEST_FLAGS)
 
 test-all: $(VENV)/test $(VENV)/prometheus $(VENV)/chromium ## The same, and the tests that take longest (marked `slow`)
-	$(MAKE) --no-print-directory PYTEST_FLAGS='-m "" --timeout=600' test
+	$(MAKE) --no-print-directory PYTEST_FLAGS='-m "" --timeout=600 --hypothesis-profile=all' test
 
 quick: $(VENV)/test ## The minute in between: style, and every test with a tenth of the examples
 	$(BIN)/ruff check .

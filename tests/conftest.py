@@ -19,9 +19,14 @@ from tests.servers import Server
 
 _SLOW = [HealthCheck.too_slow]
 settings.register_profile("quick", deadline=None, max_examples=10, suppress_health_check=_SLOW)
-settings.register_profile(
-    "test", deadline=None, max_examples=100, derandomize=True, suppress_health_check=_SLOW
-)
+for name, examples in (("test", 50), ("all", 100)):
+    settings.register_profile(
+        name,
+        deadline=None,
+        max_examples=examples,
+        derandomize=True,
+        suppress_health_check=_SLOW,
+    )
 settings.register_profile("fuzz", deadline=None, max_examples=1_000, suppress_health_check=_SLOW)
 settings.load_profile("test")
 

@@ -486,6 +486,7 @@ def test_the_unit_passes_the_linter_of_systemd(tmp_path: Path) -> None:
     assert rated.returncode == 0, rated.stdout + rated.stderr
 
 
+@pytest.mark.slow
 def test_what_the_unit_starts_decides_and_a_reload_brings_a_new_version(
     wheel: Path, tmp_path: Path
 ) -> None:

@@ -295,6 +295,7 @@ def test_a_service_with_the_printed_line_is_denied_nothing(port: int, tmp_path: 
     assert_service_is_denied_nothing(as_limen(port), "single", [port], tmp_path)
 
 
+@pytest.mark.slow
 def test_a_service_with_the_printed_line_is_denied_nothing_in_a_cluster(
     cluster: servers.Cluster, tmp_path: Path
 ) -> None:
@@ -303,6 +304,7 @@ def test_a_service_with_the_printed_line_is_denied_nothing_in_a_cluster(
     assert_service_is_denied_nothing(url, "cluster", cluster.ports, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_service_with_the_printed_line_is_denied_nothing_behind_sentinels(
     sentinel: servers.Sentinel, tmp_path: Path
 ) -> None:

@@ -144,6 +144,7 @@ def test_slot_moved_in_circles_keeps_its_keys(cluster: servers.Cluster) -> None:
         assert cluster.client(cluster.ports[turn % 3]).get(key) == "1"
 
 
+@pytest.mark.slow
 def test_replica_takes_over_from_a_killed_master() -> None:
     with servers.cluster(servers.binaries()["valkey"], masters=3, replicas=1) as cluster:
         slot = 7
@@ -155,6 +156,7 @@ def test_replica_takes_over_from_a_killed_master() -> None:
         assert cluster.client(cluster.ports[3]).get(key) == "1"
 
 
+@pytest.mark.slow
 def test_sentinels_make_a_replica_the_primary_when_told() -> None:
     with servers.sentinel(servers.binaries()["redis-6.2"]) as watched:
         old = watched.primary_port()
@@ -163,6 +165,7 @@ def test_sentinels_make_a_replica_the_primary_when_told() -> None:
         assert watched.wait_for_primary(other_than=old) in watched.ports[1:]
 
 
+@pytest.mark.slow
 def test_sentinels_replace_a_killed_primary() -> None:
     with servers.sentinel(servers.binaries()["valkey"]) as watched:
         killed = watched.kill_primary()

@@ -116,7 +116,7 @@ SETTING = {
 }
 
 
-@pytest.fixture(params=SETTING)
+@pytest.fixture(params=["limen.toml", pytest.param("environment", marks=pytest.mark.slow)])
 def served(
     request: pytest.FixtureRequest, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Product]:

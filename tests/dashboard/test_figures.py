@@ -45,6 +45,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             yield started
 
 
+@pytest.mark.slow
 def test_a_chart_does_not_fall_to_zero_at_its_right_edge(visit: Visit, service: Served) -> None:
     """A slice that has just begun holds nothing yet: the chart ends before it."""
 
@@ -66,6 +67,7 @@ def _decided(service: Served) -> int:
     return sum(each["allowed"] + each["denied"] for each in rules)
 
 
+@pytest.mark.slow
 def test_all_columns_of_the_busiest_rules_are_of_one_time_range(
     visit: Visit, service: Served
 ) -> None:

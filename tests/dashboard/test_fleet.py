@@ -7,6 +7,7 @@ import re
 import signal
 import time
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.dashboard.browsing import Served, Visit
@@ -28,6 +29,7 @@ def registered(pair: Served) -> set[int]:
     return {each["pid"] for each in pair.admin("GET", "/instances")["instances"]}
 
 
+@pytest.mark.slow
 def test_figures_are_sums_and_who_was_killed_is_seen_to_be_gone(visit: Visit, pair: Served) -> None:
     visit.forgive("ERR_|Failed to load")
     # The service is ready as soon as its first worker is.

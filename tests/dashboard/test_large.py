@@ -137,6 +137,7 @@ def test_with_a_thousand_rules_and_traffic_nothing_takes_long(visit: Visit, larg
     assert not slow, f"{slow}, of {meter.took}"
 
 
+@pytest.mark.slow
 def test_a_page_that_stays_open_does_not_grow(visit: Visit, large: Served) -> None:
     """Every page again and again, with figures coming all the time: nothing of them stays."""
     page = visit.open(large)

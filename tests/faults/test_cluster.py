@@ -137,6 +137,7 @@ class Shards:
 
 
 class TestAMasterThatIsLost:
+    @pytest.mark.slow
     def test_only_its_own_keys_fall_back_until_its_replica_takes_over(
         self, cluster: servers.Cluster
     ) -> None:

@@ -44,6 +44,7 @@ STRICT_WINDOWS = 300 if FULL else 1
 """How many windows have to be judged by the limit alone, as those without any fault are."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 120)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_window_has_more_than_the_faults_allow(seed: int) -> None:

@@ -192,6 +192,7 @@ class TestOutages:
     def test_killed_and_back_empty(self) -> None:
         go_through("killed, state lost", killed, through=False, times=3)
 
+    @pytest.mark.slow
     def test_paused(self) -> None:
         go_through("paused", paused, through=False)
 
@@ -253,6 +254,7 @@ class TestSlow:
         assert history.opened() == 0
         assert history.share_of_store(0, math.inf) > MOST
 
+    @pytest.mark.slow
     def test_within_the_deadline_no_decision_takes_longer(self) -> None:
         # 20 to 40 ms: a caller that first waits for the round trip of another may be too late.
         history, p99 = answer_slowly("slow but within the deadline", 0.01, 0.01)

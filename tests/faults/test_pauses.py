@@ -186,6 +186,7 @@ def loaded_machine() -> Iterator[None]:
             burner.join(10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("session", range(SESSIONS))
 def test_random_pauses_on_a_loaded_machine_admit_no_more_than_the_limit(
     port: int, session: int

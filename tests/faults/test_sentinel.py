@@ -58,6 +58,7 @@ def check(
     assert back_after(history, moved_at) <= generous(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "coordinated", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["coordinated", "plain"]
 )

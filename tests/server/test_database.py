@@ -15,6 +15,7 @@ from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]  # it has no types
 import grpc
+import pytest
 import redis
 
 from limen.rules.document import digest
@@ -200,6 +201,7 @@ def test_service_listens_before_a_frozen_postgresql_has_rules(
         postgres.resume()
 
 
+@pytest.mark.slow
 def test_first_answers_are_by_the_last_good_rules_while_postgresql_is_frozen(
     tmp_path: Path, postgres: Postgres
 ) -> None:
@@ -231,6 +233,7 @@ async def empty(url: str) -> None:
         await connection.close()
 
 
+@pytest.mark.slow
 def test_tables_are_made_when_a_frozen_postgresql_goes_on(
     tmp_path: Path, postgres: Postgres
 ) -> None:
@@ -262,6 +265,7 @@ def test_invalid_rules_in_a_database_end_the_first_start(tmp_path: Path) -> None
         assert "rules[0].mode" in "".join(service.complained)
 
 
+@pytest.mark.slow
 def test_rolling_restart_keeps_workers_with_rules_until_the_new_ones_have_some(
     tmp_path: Path, valkey: Server, postgres: Postgres
 ) -> None:

@@ -66,6 +66,7 @@ def turn(service: Product, token: str, *, on: bool) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.slow
 def test_kill_switch_on_a_full_disk_reaches_all_processes_by_redis(disk: Disk) -> None:
     (disk.path / "rules.yaml").write_text(NONE)
     with process(binaries()["valkey"]) as valkey:

@@ -152,7 +152,7 @@ def _whole(response: Response) -> str:
     return f"{response.status} {response.headers} {response.body.decode(errors='replace')}"
 
 
-@pytest.mark.parametrize("format_", ["json", "text"])
+@pytest.mark.parametrize("format_", ["json", pytest.param("text", marks=pytest.mark.slow)])
 def test_no_secret_is_found_anywhere(
     format_: str, postgres: Postgres, valkey: Server, tmp_path: Path
 ) -> None:

@@ -223,6 +223,7 @@ def test_a_restart_that_fails_keeps_the_old_workers(tmp_path: Path, wrong: str, 
         served.start(4)
 
 
+@pytest.mark.slow
 def test_workers_that_keep_dying_are_started_ever_more_seldom(tmp_path: Path) -> None:
     file = tmp_path / "start"
     with two_workers(start_file=str(file)) as served:

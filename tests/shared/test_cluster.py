@@ -55,6 +55,7 @@ def other_port(cluster: servers.Cluster, port: int) -> int:
 
 
 class TestReshard:
+    @pytest.mark.slow
     def test_threads_do_not_notice_400_slots_that_move(
         self, cluster: servers.Cluster, url: str
     ) -> None:

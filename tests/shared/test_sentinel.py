@@ -56,6 +56,7 @@ def calls_at(port: int) -> int:
         return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
 
 
+@pytest.mark.slow
 def test_who_is_not_primary_any_more_is_left_though_it_takes_writes() -> None:
     # It does so for seconds, and all that it is told will be forgotten.
     async def ask_both(group: servers.Sentinel) -> list[str]:

@@ -65,6 +65,7 @@ def test_all_follow_what_nobody_announced(
     assert_clean(fleet.reports())
 
 
+@pytest.mark.slow
 def test_all_follow_when_every_announcement_is_dropped(
     database: str, redis_url: str, admin: redis.Redis, fleet: Fleet, tmp_path: Path
 ) -> None:

@@ -154,6 +154,7 @@ def test_long_work_delays_neither_kill_switch_nor_metrics_nor_rules(
         assert not waiting[-1].has_answer(), "the work was over too soon to show anything"
 
 
+@pytest.mark.slow
 def test_long_work_does_not_delay_the_exit(busy: tuple[Product, str]) -> None:
     service, bearer = busy
     with computing(service, 16, bearer):
@@ -257,6 +258,7 @@ def turn(service: Product, comment: str) -> bool:
     return audited
 
 
+@pytest.mark.slow
 def test_writes_the_audit_row_of_the_kill_switch_after_a_lock_of_sqlite(
     busy: tuple[Product, str],
 ) -> None:
@@ -340,6 +342,7 @@ def test_kill_switch_works_at_once_while_postgresql_hangs(
     assert service.code(2 * SOON_S) == 0
 
 
+@pytest.mark.slow
 def test_kill_switch_works_and_readyz_tells_while_a_row_is_locked(
     on_postgres: tuple[Product, str], postgres: Postgres
 ) -> None:
@@ -357,6 +360,7 @@ def test_kill_switch_works_and_readyz_tells_while_a_row_is_locked(
     wait_until(lambda: health(service)["status"] == "ok")
 
 
+@pytest.mark.slow
 def test_writes_every_audit_row_of_the_kill_switch_with_one_connection(
     on_postgres: tuple[Product, str], postgres: Postgres
 ) -> None:
@@ -378,6 +382,7 @@ def test_writes_every_audit_row_of_the_kill_switch_with_one_connection(
     assert read(service.ask("/admin/v1/audit/verify", BEARER, method="POST"))["holds"]
 
 
+@pytest.mark.slow
 def test_logs_the_audit_row_that_is_not_written_before_the_exit(
     on_postgres: tuple[Product, str], postgres: Postgres
 ) -> None:
@@ -391,6 +396,7 @@ def test_logs_the_audit_row_that_is_not_written_before_the_exit(
         assert text in line
 
 
+@pytest.mark.slow
 def test_refuses_a_token_that_waits_too_long_for_the_requests_of_others(
     on_postgres: tuple[Product, str], postgres: Postgres
 ) -> None:
@@ -414,6 +420,7 @@ def test_refuses_a_token_that_waits_too_long_for_the_requests_of_others(
         assert took_s < SOON_S
 
 
+@pytest.mark.slow
 def test_reports_writes_while_postgresql_takes_a_lock_and_no_write(
     on_postgres: tuple[Product, str], postgres: Postgres
 ) -> None:

@@ -276,7 +276,14 @@ def changes(*processes: Process) -> list[tuple[str, bool]]:
     return [change for each in processes for change in each.told.words]
 
 
-@pytest.mark.parametrize("loses", ["nothing", "data", "leader"])
+@pytest.mark.parametrize(
+    "loses",
+    [
+        pytest.param("nothing", marks=pytest.mark.slow),
+        "data",
+        pytest.param("leader", marks=pytest.mark.slow),
+    ],
+)
 def test_an_outage_is_one_alert_whoever_judges_it(
     own_valkey: servers.Server, loses: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,6 +346,7 @@ def test_an_alert_of_a_slow_store_goes_on_when_the_store_stops(own_valkey: serve
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_hosts_that_each_told_of_an_outage_each_tell_of_its_end(own_valkey: servers.Server) -> None:
     async def main() -> None:
         one, two = Process("one", own_valkey.port), Process("two", own_valkey.port)

@@ -18,6 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.server.product import Product, product
 from tests.server.raw import Raw, request
 from tests.servers import HOST, Server
@@ -152,6 +154,7 @@ def connections(port: int) -> Iterator[list[Raw]]:
         yield [stack.enter_context(Raw(port)) for _ in range(10)]
 
 
+@pytest.mark.slow
 def test_any_number_of_keys_makes_neither_more_series_nor_more_memory(tmp_path: Path) -> None:
     with serving(tmp_path, None, "1000/second") as served, Raw(served.port, timeout=30) as raw:
 
@@ -265,6 +268,7 @@ def _alerts(served: Product, state: str) -> list[Any]:
     return [one for one in alerts if (one["kind"], one["rule"]) == ("key", "per-user")]
 
 
+@pytest.mark.slow
 def test_one_key_that_floods_is_found_among_many_and_told_from_begin_to_end(
     valkey: Server, tmp_path: Path
 ) -> None:
@@ -351,6 +355,7 @@ class Trickle:
                 ask(raw, [f"user {place}" for place in range(20)])
 
 
+@pytest.mark.slow
 def test_an_outage_of_the_store_is_one_alert_which_ends_when_the_store_is_back(
     valkey: Server, tmp_path: Path
 ) -> None:

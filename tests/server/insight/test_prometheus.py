@@ -305,6 +305,7 @@ rules:
 """
 
 
+@pytest.mark.slow
 def test_an_outage_of_the_store_is_seen_by_a_real_prometheus(tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text(RULE)
