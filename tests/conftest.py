@@ -92,8 +92,9 @@ def valkey(valkey_server: Server) -> Iterator[Server]:
 
 @pytest.fixture
 def admin(valkey: Server) -> Iterator[redis.Redis]:
-    """A client of `valkey` that is independent of limen."""
+    """A client of `valkey` that is independent of limen, and connected."""
     with redis.Redis(port=valkey.port) as client:
+        client.ping()
         yield client
 
 

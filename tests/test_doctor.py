@@ -935,7 +935,7 @@ def test_a_web_server_is_one_failure(doctor: Callable[..., Ran], login: str) -> 
 
 
 def test_silence_has_a_bound_however_many_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect, "_STEP_S", 3.0)
+    monkeypatch.setattr(collect, "_STEP_S", 1.0)
     monkeypatch.setattr(collect, "_TOTAL_S", 0.3)
     with socket.create_server(("0.0.0.0", 0)) as silent:
         port = silent.getsockname()[1]
