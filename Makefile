@@ -11,20 +11,23 @@ export PYTHONDONTWRITEBYTECODE = 1
 PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/bytecode $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick fuzz faults mutants bench screenshots fmt clean
+.PHONY: help run test test-all quick fuzz faults mutants bench screenshots fmt clean
 
 help: ## Print the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(VENV)/run ## Start the service at http://localhost:8080, with starter rules; dashboard at http://localhost:8082
 	$(BIN)/limen serve
 
-test: $(VENV)/test $(VENV)/prometheus $(VENV)/chromium ## All that must hold: style, types, layers, every test, the examples in the docs
+test: $(VENV)/test $(VENV)/prometheus $(VENV)/chromium ## All that must hold: style, types, layers, tests, the examples in the docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(PYTEST) $(BESIDE)
+	$(PYTEST) $(BESIDE) $(PYTEST_FLAGS)
+
+test-all: $(VENV)/test $(VENV)/prometheus $(VENV)/chromium ## The same, and the tests that take longest (marked `slow`)
+	$(MAKE) --no-print-directory PYTEST_FLAGS='-m "" --timeout=600 --hypothesis-profile=all' test
 
 quick: $(VENV)/test ## The minute in between: style, and every test with a tenth of the examples
 	$(BIN)/ruff check .
@@ -34,7 +37,7 @@ fuzz: $(VENV)/test ## The property tests again, ten times as hard
 	LIMEN_FUZZ=1 $(PYTEST) tests/algorithms tests/backends/test_script.py tests/rules/test_*.py tests/rules/envoy tests/server/test_fuzz.py tests/server/admin/test_fuzzed.py tests/server/grpc/test_fuzz_handler.py tests/server/grpc/test_cut.py tests/server/grpc/test_headers.py tests/server/envoy/test_answer.py tests/gateways/test_fuzz.py --hypothesis-profile=fuzz --timeout=1800
 
 faults: $(VENV)/test ## The faults again, at full length (an hour): prints what each let through
-	LIMEN_FAULTS=1 $(PYTEST) tests/faults tests/shared tests/rules/sync tests/rules/stores tests/test_deploy.py tests/dashboard/test_large.py tests/server/insight/test_fleet.py --timeout=1200
+	LIMEN_FAULTS=1 $(PYTEST) tests/faults tests/shared tests/rules/sync tests/rules/stores tests/test_deploy.py tests/dashboard/test_large.py tests/server/insight/test_fleet.py -m "" --timeout=1200
 
 mutants: $(VENV)/test ## Break the decisions in two hundred ways (8 minutes), and see that the tests notice each
 	$(BIN)/python -m tests.mutants

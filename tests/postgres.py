@@ -34,18 +34,31 @@ class Postgres:
     folder: Path
     port: int
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    _created: list[str] = field(default_factory=list, repr=False)
 
     def url(self, database: str, password: str = ESCAPED_PASSWORD) -> str:
         """Return the address of a database, whether it exists or not."""
         return f"postgresql://{USER}:{password}@{HOST}:{self.port}/{database}"
 
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def create_database(self, name: str) -> str:
         """Make an empty database; return its address."""
         self.execute(f'CREATE DATABASE "{name}"')
+        self._created.append(name)
         return self.url(name)
+
+    def drop_databases(self) -> None:
+        """Drop the databases made with `create_database`, also when they are in use."""
+        while self._created:
+            self.execute(f'DROP DATABASE IF EXISTS "{self._created.pop()}" WITH (FORCE)')
 
     def empty_database(self, name: str) -> str:
         """Make a database as if it were new, which is faster than a new one; return its address."""
+        if not self.execute(f"SELECT 1 FROM pg_database WHERE datname = '{name}'"):
+            self.execute(f'CREATE DATABASE "{name}"')
         self.execute(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid(); "

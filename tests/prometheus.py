@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ import pytest
 import yaml
 
 from tests.servers import HOST, free_port
+from tests.waiting import wait_until
 
 _UNPACKED = Path(sys.prefix) / "opt" / "prometheus" / "usr" / "bin"
 _PATIENCE_S = 30.0
@@ -78,15 +78,13 @@ class Prometheus:
 
     def wait(self) -> None:
         """Return when it is ready."""
-        ends = time.monotonic() + _PATIENCE_S
-        while True:
+
+        def is_ready() -> bool:
             assert self._process.poll() is None, self._log.read_text()
-            try:
-                with urllib.request.urlopen(f"http://{HOST}:{self.port}/-/ready", timeout=5):
-                    return
-            except OSError:
-                assert time.monotonic() < ends, self._log.read_text()
-                time.sleep(0.05)
+            with urllib.request.urlopen(f"http://{HOST}:{self.port}/-/ready", timeout=5):
+                return True
+
+        wait_until(is_ready, _PATIENCE_S, ignoring=OSError, details=self._log.read_text)
 
 
 @contextmanager

@@ -12,10 +12,10 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from typing import Any
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+
+from tests.waiting import wait_until
 
 HOST = "127.0.0.1"
 SLOTS = 16_384
@@ -155,7 +157,7 @@ class Cluster:
         # The target has given itself a new epoch, which travels by gossip. Were the slot to move
         # on before all have heard, its next owner would choose the same epoch, lose the argument
         # over it, and delete the keys it has just been given.
-        _wait_until(self.agreed)
+        wait_until(self.agreed, 30)
 
     def _move(self, slot: int, target_port: int) -> None:
         source_port = self.owner_port(slot)
@@ -198,7 +200,7 @@ class Cluster:
         for port, announced in zip(self.ports, ports, strict=True):
             _do(self.client(port), "CONFIG", "SET", "cluster-announce-port", announced)
         for port in self.ports:
-            _wait_until(_tells, self.client(port), ports)
+            wait_until(partial(_tells, self.client(port), ports), 30)
 
     def _awake(self) -> list[int]:
         return [node.port for node in self.nodes if node.alive and not node.paused]
@@ -249,13 +251,13 @@ def _join(built: Cluster, masters: int) -> None:
             _do(built.client(ports[0]), "CLUSTER", "MEET", built.nodes[index].host, port)
     for index, port in enumerate(ports[masters:]):
         master_id = built._id(ports[index % masters])
-        _wait_until(_replicates, built.client(port), master_id)
+        wait_until(partial(_replicates, built.client(port), master_id), 30)
     for port in ports:
-        _wait_until(_agrees, built.client(port), ports, masters)
+        wait_until(partial(_agrees, built.client(port), ports, masters), 30)
     # A replica that has never been in sync is never promoted.
     for port in ports[masters:]:
-        _wait_until(_in_sync, built.client(port))
-    _wait_until(built.agreed)
+        wait_until(partial(_in_sync, built.client(port)), 30)
+    wait_until(built.agreed, 30)
 
 
 def _tells(client: redis.Redis, ports: list[int]) -> bool:
@@ -353,12 +355,12 @@ class Sentinel:
 
     def wait_for_primary(self, *, other_than: int) -> int:
         """Return the new primary's port when all sentinels name it and it takes writes."""
-        _wait_until(self._has_moved, other_than)
+        wait_until(partial(self._has_moved, other_than), 30)
         return self.primary_port()
 
     def wait_for_replica(self, port: int) -> None:
         """Return when that node takes no writes any more."""
-        _wait_until(lambda: _ask(port, "ROLE")[0] == "slave")
+        wait_until(lambda: _ask(port, "ROLE")[0] == "slave", 30)
 
     def _has_moved(self, old_port: int) -> bool:
         seen = {self._primary_seen_by(watcher) for watcher in self._awake()}
@@ -388,11 +390,11 @@ def sentinel(binary: Path) -> Iterator[Sentinel]:
             # whose link was down when they last looked.
             with _clients(replicas) as clients:
                 for client in clients:
-                    _wait_until(_in_sync, client)
+                    wait_until(partial(_in_sync, client), 30)
             with _processes(_watcher(binary, first.port), 3) as watchers:
                 with _clients(watchers) as clients:
                     for client in clients:
-                        _wait_until(_knows_all, client)
+                        wait_until(partial(_knows_all, client), 30)
                 try:
                     yield Sentinel([first, *replicas], watchers)
                 finally:  # all at once: one after the other, they would try to save each other
@@ -560,7 +562,7 @@ def _ask(port: int, *words: str | int) -> Any:
 def _wait_until_it_answers(server: Server) -> None:
     client = _client(server.port, timeout=1)
     try:
-        _wait_until(_answers, server, client)
+        wait_until(partial(_answers, server, client), 30)
     finally:
         client.close()
 
@@ -581,14 +583,6 @@ def _answers(server: Server, client: redis.Redis) -> bool:
 
 def _in_sync(client: redis.Redis) -> bool:
     return bool(client.info("replication").get("master_link_status") == "up")
-
-
-def _wait_until(true: Callable[..., bool], *arguments: object) -> None:
-    end = time.monotonic() + 30
-    while not true(*arguments):
-        if time.monotonic() > end:
-            raise TimeoutError(f"{true.__name__} is still not so after 30 s")
-        time.sleep(0.02)
 
 
 def _package(name: str) -> Path:

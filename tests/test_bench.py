@@ -670,6 +670,7 @@ def test_windows_are_never_filled_by_observing(sizes: observing.Sizes) -> None:
     assert (sizes.memory_rounds + 1) * _TRIES < memory.ROOMY.units
 
 
+@pytest.mark.slow
 def test_observing_is_measured_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     watching: list[Metrics] = []
 
@@ -693,6 +694,7 @@ def test_observing_is_measured_as_it_says(monkeypatch: pytest.MonkeyPatch) -> No
     assert all(counted)
 
 
+@pytest.mark.slow
 def test_a_service_that_nobody_watches_counts_nothing(tmp_path: Path) -> None:
     counted = {}
     for name in (observing.UNWATCHED, observing.DEFAULT):

@@ -33,6 +33,7 @@ from limen.server.process.main import _PARENTS_PATIENCE_S
 from limen.server.settings import Settings
 from tests import postgres, servers
 from tests.test_docs import ROOT, blocks_of
+from tests.waiting import wait_until
 
 DEPLOY = ROOT / "deploy"
 README = DEPLOY / "README.md"
@@ -165,7 +166,7 @@ def test_the_wheel_has_all_that_the_package_has(wheel: Path) -> None:
     assert "limen/rules/stores/migrations/versions/r0001_tables.py" in inside
 
 
-@pytest.mark.skipif("LIMEN_FAULTS" not in os.environ, reason="a minute of pip: with LIMEN_FAULTS=1")
+@pytest.mark.slow
 def test_the_image_installs_what_it_needs(tmp_path: Path) -> None:
     first, _ = DOCKERFILE.split("\nFROM python", 2)[1:]
     mine = [step for step in steps("RUN") if step.split()[0] in ("pip", "python")]
@@ -210,16 +211,9 @@ def asked(port: int, path: str, token: str, body: object = None) -> tuple[int, A
         connection.close()
 
 
-def until(true: Callable[[], object], log: Path) -> None:
-    end = time.monotonic() + 30
-    while True:
-        try:
-            if true():
-                return
-        except (OSError, http.client.HTTPException):
-            pass
-        assert time.monotonic() < end, log.read_text()
-        time.sleep(0.05)
+def until(condition: Callable[[], object], log: Path) -> None:
+    ignoring = (OSError, http.client.HTTPException)
+    wait_until(condition, 30, 0.05, ignoring=ignoring, details=log.read_text)
 
 
 @contextmanager
@@ -492,6 +486,7 @@ def test_the_unit_passes_the_linter_of_systemd(tmp_path: Path) -> None:
     assert rated.returncode == 0, rated.stdout + rated.stderr
 
 
+@pytest.mark.slow
 def test_what_the_unit_starts_decides_and_a_reload_brings_a_new_version(
     wheel: Path, tmp_path: Path
 ) -> None:

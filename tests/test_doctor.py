@@ -30,8 +30,9 @@ from limen.doctor.finding import Finding, Status, across
 from limen.model import ALGORITHMS
 from tests import servers
 from tests.server.product import product
-from tests.server.raw import Raw, request, until
+from tests.server.raw import Raw, request
 from tests.test_connect import encrypting
+from tests.waiting import wait_until
 
 BINARIES = {name: servers.binaries()[name] for name in ("valkey", "redis-6.2")}
 CERTIFICATE = Path(__file__).parent / "server" / "tls" / "one.crt"
@@ -238,7 +239,7 @@ def use_whole_service(url: str, folder: Path, ports: Sequence[int]) -> None:
     settings = {"store__url": url, "store__deadline": "10"}
     apply = [sys.executable, "-m", "limen", "rules", "apply", "rules.yaml", "--yes"]
     with product(folder, "--workers", "2", **settings) as service:
-        until(lambda: b'"instances":2' in service.ask("/readyz").body, 40)
+        wait_until(lambda: b'"instances":2' in service.ask("/readyz").body, 40)
         admin = (folder / ".limen" / "admin-token").read_text().strip()
         auth = f"Authorization: Bearer {admin}"
         ran = subprocess.run(
@@ -267,8 +268,8 @@ def use_whole_service(url: str, folder: Path, ports: Sequence[int]) -> None:
         ask("/metrics")
         with Raw(service.port, timeout=30) as live:
             live.send(request("/admin/v1/live", auth))
-            until(live.has_answer)
-            until(lambda: used(ports) >= SEEN_IN_A_RUN)
+            wait_until(live.has_answer)
+            wait_until(lambda: used(ports) >= SEEN_IN_A_RUN)
         assert json.loads(service.ask("/readyz").body)["status"] == "ok"
         service.signal(signal.SIGTERM)
         assert service.code() == 0
@@ -294,6 +295,7 @@ def test_a_service_with_the_printed_line_is_denied_nothing(port: int, tmp_path: 
     assert_service_is_denied_nothing(as_limen(port), "single", [port], tmp_path)
 
 
+@pytest.mark.slow
 def test_a_service_with_the_printed_line_is_denied_nothing_in_a_cluster(
     cluster: servers.Cluster, tmp_path: Path
 ) -> None:
@@ -302,6 +304,7 @@ def test_a_service_with_the_printed_line_is_denied_nothing_in_a_cluster(
     assert_service_is_denied_nothing(url, "cluster", cluster.ports, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_service_with_the_printed_line_is_denied_nothing_behind_sentinels(
     sentinel: servers.Sentinel, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from limen.model import ALGORITHMS, OnError
 from limen.model.text import digest
 from tests import servers
 from tests.conformance.stores import LIMITERS, Blocking, Threaded, is_renewed
+from tests.waiting import wait_until
 
 SECRET = "hunter2"
 SLOW_MACHINE_S = 5.0
@@ -73,23 +75,9 @@ def dead() -> str:
     return f"redis://me:{SECRET}@{servers.HOST}:{servers.free_port()}"
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[servers.Server]:
-    with servers.process(servers.binaries()["valkey"]) as server:
-        yield server
-
-
 @pytest.fixture
-def admin(valkey: servers.Server) -> Iterator[redis.Redis]:
-    """A client of another kind, to look and to poison."""
-    with redis.Redis(port=valkey.port) as client:
-        client.flushall()
-        yield client
-
-
-@pytest.fixture
-def alive(valkey: servers.Server, admin: redis.Redis) -> str:
-    return f"redis://{servers.HOST}:{valkey.port}"
+def alive(redis_url: str) -> str:
+    return redis_url
 
 
 def poison(admin: redis.Redis, *checks: Check) -> None:
@@ -103,10 +91,7 @@ def heal(admin: redis.Redis) -> None:
 
 
 def wait_for_the_store(limiter: Any) -> None:
-    end = time.monotonic() + SLOW_MACHINE_S
-    while limiter.peek("nobody", LIMIT).degraded:
-        assert time.monotonic() < end, "the store was not found again"
-        time.sleep(0.02)
+    wait_until(lambda: not limiter.peek("nobody", LIMIT).degraded)
 
 
 def let_it_work(limiter: Any, seconds: float) -> None:
@@ -127,11 +112,7 @@ def used(limiter: Any, limit: Limit) -> int:
 def settled(limiter: Any, limit: Limit) -> int:
     """Return how much was charged in the store, when anything was."""
     wait_for_the_store(limiter)
-    end = time.monotonic() + SLOW_MACHINE_S
-    while not (found := used(limiter, limit)):
-        assert time.monotonic() < end, "nothing was settled"
-        time.sleep(0.02)
-    return found
+    return wait_until(lambda: used(limiter, limit))
 
 
 def sources(decision: Any) -> list[str]:
@@ -652,30 +633,25 @@ class TestLastReading:
 class TestDebts:
     """What was admitted without the store is charged there when it is back."""
 
-    @pytest.fixture
-    def mortal(self) -> Iterator[servers.Server]:
-        with servers.process(servers.binaries()["valkey"]) as server:
-            yield server
-
     @pytest.mark.parametrize("algorithm", ALGORITHMS)
-    def test_are_paid(self, open_limiter: Open, mortal: servers.Server, algorithm: str) -> None:
+    def test_are_paid(self, open_limiter: Open, own_valkey: servers.Server, algorithm: str) -> None:
         limit = Limit(10, 86_400, algorithm=algorithm)
-        limiter = open_limiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        limiter = open_limiter(f"redis://{servers.HOST}:{own_valkey.port}", deadline=DEADLINE_S)
         limiter.ping()
-        mortal.kill()
+        own_valkey.kill()
         decisions = [limiter.check("k", limit, cost=2) for _ in range(3)]
         assert [(d.source, d.fault) for d in decisions] == [("local", "connection")] * 3
-        mortal.restart()
+        own_valkey.restart()
         # The first connection had a call under way when it ended, which may have been charged.
         assert 4 <= settled(limiter, limit) <= 6
 
     def test_are_paid_by_one_however_long_it_takes(
-        self, open_limiter: Open, mortal: servers.Server, monkeypatch: pytest.MonkeyPatch
+        self, open_limiter: Open, own_valkey: servers.Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(guarded, "_LOST_S", 2.0)
-        limiter = open_limiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        limiter = open_limiter(f"redis://{servers.HOST}:{own_valkey.port}", deadline=DEADLINE_S)
         limiter.ping()
-        mortal.kill()
+        own_valkey.kill()
         for number in range(50):
             assert limiter.check(str(number), LIMIT).source == "local"
         backend, at_once = limiter._backend, [0, 0]
@@ -699,12 +675,13 @@ class TestDebts:
             return await change(debt)
 
         monkeypatch.setattr(backend, "change", slow_async if is_async else slow)
-        mortal.restart()
-        end = time.monotonic() + 6 * SLOW_MACHINE_S
-        while limiter._guard.owed:
-            assert time.monotonic() < end
+        own_valkey.restart()
+
+        def is_paid() -> bool:
             limiter.check("somebody", Limit(10_000, 60))
-            limiter.sleep(0.01)
+            return not limiter._guard.owed
+
+        wait_until(is_paid, 30, sleep=limiter.sleep)
         assert at_once[1] <= (plan.MOST_UNPAID if is_async else 1)
 
     # Loops that end leave connections behind: that is how such programs are.
@@ -712,69 +689,69 @@ class TestDebts:
         "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
     )
     def test_are_paid_though_each_call_has_a_loop_of_its_own(
-        self, mortal: servers.Server, monkeypatch: pytest.MonkeyPatch
+        self, own_valkey: servers.Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # Who was to pay ends with its loop: it is missed after a while.
         monkeypatch.setattr(guarded, "_LOST_S", 0.2)
         limit = Limit(10, 86_400)
-        limiter = AsyncLimiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        limiter = AsyncLimiter(f"redis://{servers.HOST}:{own_valkey.port}", deadline=DEADLINE_S)
         asyncio.run(limiter.ping())
-        mortal.kill()
+        own_valkey.kill()
         decisions = [asyncio.run(limiter.check("k", limit, cost=2)) for _ in range(3)]
         assert {decision.source for decision in decisions} == {"local"}
-        mortal.restart()
-        end = time.monotonic() + 4 * SLOW_MACHINE_S
-        while (seen := asyncio.run(limiter.peek("k", limit))).source == "local" or (
-            seen.remaining > 6
-        ):
-            assert time.monotonic() < end, f"{seen.remaining} are left"
-            time.sleep(0.02)
-        assert seen.remaining >= 4
+        own_valkey.restart()
+
+        def remaining(limiter: AsyncLimiter) -> float:
+            seen = asyncio.run(limiter.peek("k", limit))
+            return seen.remaining if seen.source == "store" else limit.capacity
+
+        wait_until(partial(lambda limiter: remaining(limiter) <= 6, limiter))
+        assert remaining(limiter) >= 4
         del limiter
         gc.collect()
 
     def test_are_charged_once_and_for_what_is_left_of_them(
-        self, open_limiter: Open, mortal: servers.Server
+        self, open_limiter: Open, own_valkey: servers.Server
     ) -> None:
         limit = Limit(10, 86_400)
-        limiter = open_limiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        limiter = open_limiter(f"redis://{servers.HOST}:{own_valkey.port}", deadline=DEADLINE_S)
         limiter.ping()
-        mortal.kill()
+        own_valkey.kill()
         limiter.check("k", limit)
         refunded = limiter.check("k", limit, cost=3)
         limiter.check("k", limit, cost=2)
         assert limiter.refund(refunded)
-        mortal.restart()
+        own_valkey.restart()
         assert 2 <= settled(limiter, limit) <= 3
         let_it_work(limiter, 0.6)
         assert 2 <= used(limiter, limit) <= 3
 
     def test_of_an_answer_that_was_lost_are_none(
-        self, open_limiter: Open, mortal: servers.Server
+        self, open_limiter: Open, own_valkey: servers.Server
     ) -> None:
         # It may have been charged there, and was counted here: not there again.
         limit = Limit(10, 86_400)
-        limiter = open_limiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        limiter = open_limiter(f"redis://{servers.HOST}:{own_valkey.port}", deadline=DEADLINE_S)
         limiter.ping()
-        mortal.pause()
+        own_valkey.pause()
         decision = limiter.check("k", limit)
         assert (decision.source, decision.fault) == ("local", "timeout")
-        mortal.resume()
+        own_valkey.resume()
         wait_for_the_store(limiter)
         let_it_work(limiter, 0.6)
         assert used(limiter, limit) == 1
 
     def test_of_a_period_that_is_over_are_forgotten(
-        self, open_limiter: Open, mortal: servers.Server
+        self, open_limiter: Open, own_valkey: servers.Server
     ) -> None:
         limit = Limit(4, 1, algorithm="packed_window")
-        limiter = open_limiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        limiter = open_limiter(f"redis://{servers.HOST}:{own_valkey.port}", deadline=DEADLINE_S)
         limiter.ping()
-        mortal.kill()
+        own_valkey.kill()
         for _ in range(6):
             limiter.check("k", limit)
         time.sleep(1.1)
-        mortal.restart()
+        own_valkey.restart()
         wait_for_the_store(limiter)
         let_it_work(limiter, 0.4)
         assert used(limiter, limit) == 0
@@ -784,78 +761,80 @@ class TestDebts:
     ) -> None:
         limit = Limit(10, 86_400)
         kept = ("--appendonly", "yes", "--appendfsync", "always")
-        with servers.process(servers.binaries()["valkey"], *kept) as mortal:
-            limiter = open_limiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        with servers.process(servers.binaries()["valkey"], *kept) as own_valkey:
+            limiter = open_limiter(f"redis://{servers.HOST}:{own_valkey.port}", deadline=DEADLINE_S)
             limiter.ping()
             admitted = 0
             for _ in range(3):
-                mortal.kill()
+                own_valkey.kill()
                 admitted += sum(limiter.check("k", limit).allowed for _ in range(20))
-                mortal.restart()
+                own_valkey.restart()
                 settled(limiter, limit)
                 admitted += sum(limiter.check("k", limit).allowed for _ in range(20))
         # One call was under way when the store died, and may have been charged there or not.
         assert 10 <= admitted <= 11
 
     def test_follow_what_a_decision_is_settled_to(
-        self, open_limiter: Open, mortal: servers.Server
+        self, open_limiter: Open, own_valkey: servers.Server
     ) -> None:
         limit = Limit(1_000, 86_400)
-        limiter = open_limiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        limiter = open_limiter(f"redis://{servers.HOST}:{own_valkey.port}", deadline=DEADLINE_S)
         limiter.ping()
-        mortal.kill()
+        own_valkey.kill()
         limiter.check("other", limit)  # this one may have been under way
         more, less = [limiter.check("k", limit, cost=10) for _ in range(2)]
         assert limiter.settle(more, 400)
         assert limiter.settle(less, 5)
-        mortal.restart()
+        own_valkey.restart()
         wait_for_the_store(limiter)
-        end = time.monotonic() + SLOW_MACHINE_S
-        while used(limiter, limit) != 405:
-            assert time.monotonic() < end, f"{used(limiter, limit)} were charged"
-            time.sleep(0.02)
+        wait_until(
+            lambda: used(limiter, limit) == 405,
+            details=lambda: f"{used(limiter, limit)} were charged",
+        )
 
-    def test_of_what_was_reset_are_none(self, open_limiter: Open, mortal: servers.Server) -> None:
+    def test_of_what_was_reset_are_none(
+        self, open_limiter: Open, own_valkey: servers.Server
+    ) -> None:
         limit = Limit(10, 86_400)
-        limiter = open_limiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        limiter = open_limiter(f"redis://{servers.HOST}:{own_valkey.port}", deadline=DEADLINE_S)
         limiter.ping()
-        mortal.kill()
+        own_valkey.kill()
         for _ in range(5):
             limiter.check("k", limit)
         with pytest.raises(StoreError):
             limiter.reset("k", limit)
-        mortal.restart()
+        own_valkey.restart()
         wait_for_the_store(limiter)
         let_it_work(limiter, 0.5)
         assert used(limiter, limit) == 0
 
     def test_of_two_subjects_are_each_ones_own(
-        self, open_limiter: Open, mortal: servers.Server
+        self, open_limiter: Open, own_valkey: servers.Server
     ) -> None:
         limit = Limit(1_000, 86_400)
         alice, bob = (Check(limit, "k", 5, subject=name) for name in ("alice", "bob"))
-        limiter = open_limiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        limiter = open_limiter(f"redis://{servers.HOST}:{own_valkey.port}", deadline=DEADLINE_S)
         limiter.ping()
-        mortal.kill()
+        own_valkey.kill()
         limiter.check("other", limit)  # this one may have been under way
         for check in (alice, alice, bob):
             limiter.decide(check)
-        mortal.restart()
+        own_valkey.restart()
         wait_for_the_store(limiter)
         let_it_work(limiter, 0.5)
         remaining = [limiter.decide(each, charge=False).remaining for each in (alice, bob)]
         assert remaining == [990, 995]
 
     def test_of_slots_are_taken_over_when_they_are_renewed(
-        self, open_limiter: Open, mortal: servers.Server
+        self, open_limiter: Open, own_valkey: servers.Server
     ) -> None:
         two = Concurrency(2, lease=30)
-        limiter = open_limiter(f"redis://{servers.HOST}:{mortal.port}", deadline=DEADLINE_S)
+        limiter = open_limiter(f"redis://{servers.HOST}:{own_valkey.port}", deadline=DEADLINE_S)
         limiter.ping()
-        mortal.kill()
+        own_valkey.kill()
         slot = limiter.slot("k", two)
         assert slot.acquire().source == "local"
-        mortal.restart()
+        own_valkey.restart()
         wait_for_the_store(limiter)
         assert slot.renew()
         other = limiter.slot("k", two)

@@ -32,26 +32,13 @@ from limen.testing import ManualClock
 from tests import servers
 from tests.conformance.stores import LIMITERS, Blocking, Threaded
 from tests.faults.proxy import proxy
+from tests.waiting import wait_until
 
 DAY = 86_400
 SLOW_MACHINE_S = 5.0
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 Open = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[servers.Server]:
-    with servers.process(servers.binaries()["valkey"]) as server:
-        yield server
-
-
-@pytest.fixture
-def admin(valkey: servers.Server) -> Iterator[redis.Redis]:
-    """A client of another kind, to look at what there is."""
-    with redis.Redis(port=valkey.port) as client:
-        client.flushall()
-        yield client
 
 
 @pytest.fixture
@@ -104,10 +91,7 @@ def url_of(port: int) -> str:
 
 
 def wait_for_the_store(limiter: Any) -> None:
-    end = time.monotonic() + 10
-    while limiter.peek("any", "1/day").degraded:
-        assert time.monotonic() < end, "the store was not found"
-        limiter.sleep(0.01)
+    wait_until(lambda: not limiter.peek("any", "1/day").degraded, sleep=limiter.sleep)
 
 
 def calm_period() -> float:
@@ -454,8 +438,12 @@ class TestAiolimiter:
         threads += [threading.Thread(target=ask, args=("small", 1)) for _ in range(3)]
         for place, thread in enumerate(threads):
             thread.start()
-            while len(limiter._lines._lines.get("k", ())) <= place and not served:
-                time.sleep(0.0005)
+            wait_until(
+                lambda count=place + 1: (  # type: ignore[misc]
+                    served or len(limiter._lines._lines.get("k", ())) == count
+                ),
+                interval_s=0.0005,
+            )
         for thread in threads:
             thread.join(10)
         assert served == ["big", "small", "small", "small"]
@@ -466,12 +454,10 @@ class TestSelfLimiters:
         """self-limiters, steindamm: slots of who died were lost until nobody used the rest."""
         crashed = [limiter.slot("k", Concurrency(2, lease=0.05)) for _ in range(2)]
         assert all(slot.acquire().allowed for slot in crashed)
-        end = time.monotonic() + 5
         busy = Concurrency(2, lease=30)
         for _ in crashed:
-            while not limiter.slot("k", busy).acquire().allowed:  # as somebody always does
-                assert time.monotonic() < end
-                time.sleep(0.005)
+            # Others keep trying, as they always do.
+            wait_until(lambda: limiter.slot("k", busy).acquire().allowed)
         assert not limiter.slot("k", busy).acquire().allowed
 
     def test_a_turn_in_an_hour_is_not_forgotten_in_thirty_seconds(
@@ -531,8 +517,7 @@ class TestDjangoSmartRatelimit:
             wait_for_the_store(limiter)
             way.drop_replies()
             assert limiter.check("k", limit).source == "local"
-            while direct.peek("k", limit).remaining == 100:
-                limiter.sleep(0.01)
+            wait_until(lambda: direct.peek("k", limit).remaining < 100, sleep=limiter.sleep)
             way.drop_replies(False)
             wait_for_the_store(limiter)
             limiter.sleep(0.05)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests import servers
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module", params=sorted(servers.binaries()))
@@ -144,6 +144,7 @@ def test_slot_moved_in_circles_keeps_its_keys(cluster: servers.Cluster) -> None:
         assert cluster.client(cluster.ports[turn % 3]).get(key) == "1"
 
 
+@pytest.mark.slow
 def test_replica_takes_over_from_a_killed_master() -> None:
     with servers.cluster(servers.binaries()["valkey"], masters=3, replicas=1) as cluster:
         slot = 7
@@ -155,6 +156,7 @@ def test_replica_takes_over_from_a_killed_master() -> None:
         assert cluster.client(cluster.ports[3]).get(key) == "1"
 
 
+@pytest.mark.slow
 def test_sentinels_make_a_replica_the_primary_when_told() -> None:
     with servers.sentinel(servers.binaries()["redis-6.2"]) as watched:
         old = watched.primary_port()
@@ -163,19 +165,13 @@ def test_sentinels_make_a_replica_the_primary_when_told() -> None:
         assert watched.wait_for_primary(other_than=old) in watched.ports[1:]
 
 
+@pytest.mark.slow
 def test_sentinels_replace_a_killed_primary() -> None:
     with servers.sentinel(servers.binaries()["valkey"]) as watched:
         killed = watched.kill_primary()
         assert not killed.alive
         with connect(watched.wait_for_primary(other_than=killed.port)) as client:
             assert client.set("key", 1)
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def name_in(slot: int) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx2
 
 from tests.client.services import ROOT, free_port
+from tests.waiting import wait_until
 
 
 @contextmanager
@@ -23,15 +23,13 @@ def started(example: str) -> Iterator[httpx2.Client]:
     )
     try:
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            ends = time.monotonic() + 60
-            while True:
-                try:
-                    client.get("/nowhere", headers={"X-Forwarded-For": "192.0.2.200"})
-                    break
-                except httpx2.TransportError:
-                    assert time.monotonic() < ends
-                    assert process.poll() is None, f"{example} ended"
-                    time.sleep(0.05)
+
+            def is_ready() -> object:
+                assert process.poll() is None, f"{example} ended"
+                headers = {"X-Forwarded-For": "192.0.2.200"}
+                return client.get("/nowhere", headers=headers).status_code
+
+            wait_until(is_ready, 60, ignoring=httpx2.TransportError)
             yield client
     finally:
         process.terminate()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -18,6 +18,7 @@ from limen.backends.circuit_breaker import CircuitBreaker
 from limen.backends.redis.batch import Request
 from limen.backends.redis.exchange import Exchange, Pending, RedisServer
 from limen.backends.redis.sync_connection import RedisConnection
+from tests.waiting import wait_until
 
 ANSWER = b"\x01\x01"
 PATIENCE_S = 30.0
@@ -96,13 +97,6 @@ def call(*peers: Peer, key: str = "k", seconds: float = PATIENCE_S) -> list[obje
     return [pending.answer for exchange in exchanges for pending in exchange.pending]
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S / 2
-    while not is_so():
-        assert time.monotonic() < end, "it is not so"
-        time.sleep(0.001)
-
-
 def start_in_order(
     threads: ThreadPoolExecutor, each: Peer, count: int
 ) -> list[Future[list[object]]]:
@@ -110,8 +104,8 @@ def start_in_order(
     started, before = [], len(each.calls)
     for number in range(count):
         started.append(threads.submit(call, each, key=f"key {number}"))
-        until(lambda: len(each.calls) + len(each.pool._waiting) == before + len(started))
-        until(lambda: not each.pool._openings)
+        wait_until(lambda: len(each.calls) + len(each.pool._waiting) == before + len(started))
+        wait_until(lambda: not each.pool._openings)
     return started
 
 
@@ -176,7 +170,7 @@ def test_connection_that_is_silent_for_a_deadline_is_closed() -> None:
 def test_servers_are_written_to_before_any_is_read_from(threads: ThreadPoolExecutor) -> None:
     with peer("slow") as slow, peer("quick") as quick:
         both = threads.submit(call, slow, quick)
-        until(lambda: bool(slow.calls and quick.calls))
+        wait_until(lambda: bool(slow.calls and quick.calls))
         quick.answers.release()
         slow.answers.release()
         assert both.result(PATIENCE_S) == [ANSWER, ANSWER]
@@ -214,7 +208,7 @@ def test_close_ends_the_wait_and_the_connections(threads: ThreadPoolExecutor) ->
         assert "closed" in answer.message
         server.answers.release(2)
         assert first.result(PATIENCE_S) == [ANSWER]
-        until(lambda: server.opened[0].fileno() < 0 or _is_closed(server.opened[0]))
+        wait_until(lambda: server.opened[0].fileno() < 0 or _is_closed(server.opened[0]))
         assert call(server) == [ANSWER]
         assert len(server.opened) == 2
 
@@ -283,7 +277,7 @@ def test_thread_whose_turn_comes_too_late_sends_nothing(threads: ThreadPoolExecu
             server.server.answered(0.03)
         [first] = start_in_order(threads, server, 1)
         waiting = threads.submit(call, server, key="late", seconds=0.1)
-        until(lambda: len(server.pool._waiting) == 1)
+        wait_until(lambda: len(server.pool._waiting) == 1)
         time.sleep(0.085)
         server.answers.release(2)
         assert first.result(PATIENCE_S) == [ANSWER]
@@ -335,7 +329,7 @@ def test_retired_connections_in_use_count_towards_the_bound(threads: ThreadPoolE
         [first] = start_in_order(threads, server, 1)
         server.pool.renew()
         second = threads.submit(call, server, key="second")
-        until(lambda: len(server.pool._waiting) == 1)
+        wait_until(lambda: len(server.pool._waiting) == 1)
         assert len(server.opened) == 1
         server.answers.release(2)
         assert first.result(PATIENCE_S) == [ANSWER]

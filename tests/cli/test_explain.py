@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -256,12 +255,6 @@ def test_a_request_without_attributes_is_a_request(
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     assert explain().out.startswith("rules  rules.yaml: 1 of 6 apply\n")
     assert json.loads(explain("--json").out)["attributes"] == {}
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[servers.Server]:
-    with servers.process(servers.binaries()["valkey"]) as started:
-        yield started
 
 
 def everything_in(client: redis.Redis) -> dict[bytes, Any]:

@@ -19,67 +19,61 @@ from limen.rules.sync import Follower
 from tests import servers
 from tests.cli.acts import DATABASE, RULES, SECRET, Run, edit, write
 from tests.server.product import Product, product
-from tests.server.raw import until
+from tests.waiting import wait_until
 
 NOW = r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}"
 
 
 @pytest.fixture
-def redis() -> Iterator[str]:
-    with servers.process(servers.binaries()["valkey"]) as started:
-        yield f"redis://127.0.0.1:{started.port}"
-
-
-@pytest.fixture
-def follower(applied: str, redis: str) -> Iterator[list[RuleSet]]:
+def follower(applied: str, redis_url: str) -> Iterator[list[RuleSet]]:
     """A process that enforces rules, this one; the rule sets that it was given."""
     used: list[RuleSet] = []
-    with Follower(SqlStore(DATABASE), used.append, redis=redis, interval=0.1) as following:
+    with Follower(SqlStore(DATABASE), used.append, redis=redis_url, interval=0.1) as following:
         following.wait()
         yield used
 
 
 def test_running_processes_follow_at_once(
-    limen: Run, follower: list[RuleSet], applied: str, redis: str, tmp_path: Path
+    limen: Run, follower: list[RuleSet], applied: str, redis_url: str, tmp_path: Path
 ) -> None:
     edit(tmp_path, "5/minute", "6/minute")
-    ran = limen("rules", "apply", applied, "--store", redis)
+    ran = limen("rules", "apply", applied, "--store", redis_url)
     assert ran.out.endswith("version 2 is active now\n1 of 1 process confirmed it\n")
     assert follower[-1].version == "2"
-    ran = limen("rules", "rollback", "1", "--store", redis)
+    ran = limen("rules", "rollback", "1", "--store", redis_url)
     assert ran.out.endswith("of version 1\n1 of 1 process confirmed it\n")
-    ran = limen("rules", "activate", "2", "--store", redis)
+    ran = limen("rules", "activate", "2", "--store", redis_url)
     assert ran.out.endswith("version 3 was\n1 of 1 process confirmed it\n")
 
 
 def test_instances_lists_who_enforces_which_version(
-    limen: Run, follower: list[RuleSet], redis: str
+    limen: Run, follower: list[RuleSet], redis_url: str
 ) -> None:
-    heading, row = limen("rules", "instances", "--store", redis).out.splitlines()
+    heading, row = limen("rules", "instances", "--store", redis_url).out.splitlines()
     assert heading.split("  ") != [heading]
     assert row.split()[:3] == [socket.gethostname(), str(os.getpid()), "1"]
-    [told] = json.loads(limen("rules", "instances", "--store", redis, "--json").out)
+    [told] = json.loads(limen("rules", "instances", "--store", redis_url, "--json").out)
     assert (told["host"], told["pid"], told["version"]) == (socket.gethostname(), os.getpid(), "1")
 
 
 def test_instances_are_told_row_by_row_on_a_narrow_terminal(
-    limen: Run, follower: list[RuleSet], redis: str, monkeypatch: pytest.MonkeyPatch
+    limen: Run, follower: list[RuleSet], redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "30")
-    out = re.sub(r"\x1b\[[0-9;]*m", "", limen("rules", "instances", "--store", redis).out)
+    out = re.sub(r"\x1b\[[0-9;]*m", "", limen("rules", "instances", "--store", redis_url).out)
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 30
     assert f"  pid: {os.getpid()}" in [line.rstrip() for line in out.splitlines()]
 
 
-def test_a_redis_that_nobody_uses_has_no_instances(limen: Run, redis: str) -> None:
-    ran = limen("rules", "instances", "--store", redis)
+def test_a_redis_that_nobody_uses_has_no_instances(limen: Run, redis_url: str) -> None:
+    ran = limen("rules", "instances", "--store", redis_url)
     assert (ran.exit_code, ran.out) == (
         0,
-        f"no process is visible in namespace limen at {redis}\n",
+        f"no process is visible in namespace limen at {redis_url}\n",
     )
-    assert limen("rules", "instances", "--store", redis, "--json").out == "[]\n"
+    assert limen("rules", "instances", "--store", redis_url, "--json").out == "[]\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["--store", "memory://"]])
@@ -122,27 +116,27 @@ SETTING = {
 }
 
 
-@pytest.fixture(params=SETTING)
+@pytest.fixture(params=["limen.toml", pytest.param("environment", marks=pytest.mark.slow)])
 def served(
-    request: pytest.FixtureRequest, redis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Product]:
     """`limen serve` with two workers and a namespace of its own, from a file or the environment.
 
     The command runs in the same directory with the same environment.
     """
-    (tmp_path / "limen.toml").write_text(SETTING[request.param].format(redis), encoding="utf-8")
+    (tmp_path / "limen.toml").write_text(SETTING[request.param].format(redis_url), encoding="utf-8")
     settings = {}
     if request.param == "environment":
-        settings = {"namespace": "shop", "store__url": redis}
+        settings = {"namespace": "shop", "store__url": redis_url}
         for name, value in settings.items():
             monkeypatch.setenv(f"LIMEN_{name.upper()}", value)
     with product(tmp_path, "--workers", "2", **settings) as started:
-        until(lambda: started.ask("/readyz").body.find(b'"instances":2') > 0)
+        wait_until(lambda: started.ask("/readyz").body.find(b'"instances":2') > 0)
         yield started
 
 
 def test_every_command_uses_the_store_and_the_namespace_of_the_service(
-    limen: Run, served: Product, redis: str, tmp_path: Path
+    limen: Run, served: Product, redis_url: str, tmp_path: Path
 ) -> None:
     assert len(json.loads(limen("rules", "instances", "--json").out)) == 2
     assert limen("kill-switch", "show").out.endswith("2 of 2 processes confirmed it\n")
@@ -161,12 +155,14 @@ def test_every_command_uses_the_store_and_the_namespace_of_the_service(
     assert "5/minute: 4 of 5 left" in ran.out
 
 
-def test_another_namespace_is_not_taken_for_agreement(limen: Run, redis: str) -> None:
-    ran = limen("kill-switch", "on", "--store", redis, "--data-dir", "data", "--namespace", "none")
+def test_another_namespace_is_not_taken_for_agreement(limen: Run, redis_url: str) -> None:
+    ran = limen(
+        "kill-switch", "on", "--store", redis_url, "--data-dir", "data", "--namespace", "none"
+    )
     assert ran.exit_code == 1
     assert ran.out == "the kill switch is on for all rules, in data/kill-switch\n"
     assert ran.err.splitlines()[0] == (
-        f"limen: nobody confirmed it: no process is visible in namespace none at {redis}. If "
+        f"limen: nobody confirmed it: no process is visible in namespace none at {redis_url}. If "
         "processes run, they have another store or namespace; `limen config show` prints what this "
         "command uses"
     )
@@ -190,7 +186,7 @@ def test_a_process_that_does_not_follow_is_named(
 
 
 def test_the_kill_switch_ignores_settings_that_are_wrong(
-    limen: Run, redis: str, tmp_path: Path
+    limen: Run, redis_url: str, tmp_path: Path
 ) -> None:
     text = 'data_dir = "data"\nworkers = "many"\ncolour = "red"\n'
     (tmp_path / "limen.toml").write_text(text, encoding="utf-8")
@@ -206,14 +202,14 @@ def test_the_kill_switch_ignores_settings_that_are_wrong(
 
 
 def test_kill_switch_that_is_not_saved_reaches_every_host_by_redis(
-    limen: Run, follower: list[RuleSet], redis: str
+    limen: Run, follower: list[RuleSet], redis_url: str
 ) -> None:
     Path("data").write_text("in the way of the folder")
-    ran = limen("kill-switch", "on", "--store", redis, "--folder", "data")
+    ran = limen("kill-switch", "on", "--store", redis_url, "--folder", "data")
     assert ran.exit_code == 1
     assert ran.err.startswith("limen: data/kill-switch cannot be written")
     assert ran.out == "1 of 1 process confirmed it\n"
-    until(lambda: len(follower) == 2)  # the same rules, in shadow
+    wait_until(lambda: len(follower) == 2)  # the same rules, in shadow
     alone = limen("kill-switch", "on", "--folder", "data")
     assert alone.exit_code == 1
     assert "data/kill-switch cannot be written" in alone.err
@@ -252,7 +248,7 @@ def test_the_kill_switch_is_in_the_audit(limen: Run, applied: str) -> None:
     assert (off["actor"], off["action"], off["subject"]) == (who, "kill-switch", "off")
 
 
-def test_the_kill_switch_works_without_a_database(limen: Run, redis: str) -> None:
+def test_the_kill_switch_works_without_a_database(limen: Run, redis_url: str) -> None:
     away = f"postgresql://joe:{SECRET}@127.0.0.1:{servers.free_port()}/x"
     ran = limen("kill-switch", "on", "login", "--rules", away)
     assert ran.exit_code == 0
@@ -264,10 +260,10 @@ def test_the_kill_switch_works_without_a_database(limen: Run, redis: str) -> Non
 
 
 def test_names_are_those_of_the_processes_when_the_database_is_away(
-    limen: Run, follower: list[RuleSet], redis: str
+    limen: Run, follower: list[RuleSet], redis_url: str
 ) -> None:
     away = f"postgresql://joe:{SECRET}@127.0.0.1:{servers.free_port()}/x"
-    ran = limen("kill-switch", "on", "logn", "--rules", away, "--store", redis)
+    ran = limen("kill-switch", "on", "logn", "--rules", away, "--store", redis_url)
     assert (ran.exit_code, ran.out) == (2, "")
     assert ran.err == "limen: there is no rule 'logn' (did you mean 'login'?)\n"
 

@@ -9,10 +9,11 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 RULES = """
@@ -79,14 +80,7 @@ class Served:
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
-        ends = time.monotonic() + 60
-        while time.monotonic() < ends:
-            try:
-                if self.calls() >= 0:
-                    return
-            except (OSError, http.client.HTTPException):
-                time.sleep(0.02)
-        raise AssertionError("the service did not start")
+        wait_until(lambda: self.calls() >= 0, 60, ignoring=(OSError, http.client.HTTPException))
 
     def calls(self) -> int:
         """Return how many calls it was asked, without this one."""

@@ -16,6 +16,7 @@ from limen.client import ServiceRefused, Verdict
 from tests.client.conftest import Connect, Leaving
 from tests.client.drivers import Threaded, somebody
 from tests.client.services import Served, free_port, served
+from tests.waiting import generous, wait_until
 
 TIMEOUT = 0.25
 SLACK = 0.1
@@ -137,14 +138,12 @@ def test_every_call_is_answered_in_time_and_the_service_comes_back_by_itself(
             at["called"] = time.monotonic()
             fragile.start()
         at["back"] = time.monotonic()
-        while "store" not in load.sources(at["back"]) and time.monotonic() < at["back"] + 10:
-            time.sleep(0.02)
+        wait_until(lambda: "store" in load.sources(at["back"]))
         at["end"] = time.monotonic()
 
     with lag() as lagged:
         run(client, load, story)
-        assert load.longest() < TIMEOUT + SLACK + lagged()
-        assert at["end"] - at["back"] < 2 + lagged()
+        assert load.longest() < generous(TIMEOUT) + lagged()
     assert "store" in load.sources(0, at["away"])
     # What was seen of it: nothing limits this request.
     assert load.sources(at["away"] + 2 * TIMEOUT + 2 * SLACK, at["called"]) == {"open"}
@@ -283,4 +282,4 @@ def test_a_host_that_cannot_be_found_takes_no_longer_than_the_deadline(connect: 
         for _ in range(5):
             began = time.monotonic()
             assert client.decide(somebody()).source == "open"
-            assert time.monotonic() - began < TIMEOUT + SLACK + lagged()
+            assert time.monotonic() - began < generous(TIMEOUT) + lagged()

@@ -18,6 +18,7 @@ from limen.client.address import Address
 from limen.client.aio_line import Home
 from limen.wire import Done, SlotVerdict
 from tests.client.raw import raw, response, verdict
+from tests.waiting import wait_until_async
 
 HOST = "127.0.0.1"
 
@@ -66,10 +67,7 @@ def test_a_slot_is_given_back_by_who_is_cancelled_at_every_turn() -> None:
         async with AsyncClient(url, timeout=10) as client:
             with anyio.move_on_after(0.05):
                 await client.slot({"path": "/export"}).acquire()
-            end = asyncio.get_running_loop().time() + 10
-            while b"DELETE" not in asked:
-                assert asyncio.get_running_loop().time() < end, "nobody lets go of it"
-                await asyncio.sleep(0.01)
+            await wait_until_async(lambda: b"DELETE" in asked)
 
     with raw(answer) as server:
         asyncio.run(work(server.url))

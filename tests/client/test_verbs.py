@@ -27,6 +27,7 @@ from tests.client.conftest import Connect
 from tests.client.drivers import Threaded, somebody
 from tests.client.raw import raw, right
 from tests.client.services import Served, served
+from tests.waiting import wait_until
 
 TOKEN = "canary-c4f1a7e2d9b83065"
 
@@ -305,10 +306,7 @@ def test_nothing_is_left_open(connect: Connect, service: Served) -> None:
     assert _connections(service.port)
     client.close()
     client.pause(0.05)
-    ends = time.monotonic() + 5
-    while _connections(service.port) and time.monotonic() < ends:
-        time.sleep(0.05)
-    assert not _connections(service.port)
+    wait_until(lambda: not _connections(service.port), interval_s=0.05)
 
 
 def test_a_connection_in_use_is_closed_behind_its_call() -> None:
@@ -320,8 +318,7 @@ def test_a_connection_in_use_is_closed_behind_its_call() -> None:
         client = Client(server.url, timeout=5)
         caller = threading.Thread(target=lambda: client.decide(somebody()))
         caller.start()
-        while not server.asked:
-            time.sleep(0.001)
+        wait_until(lambda: server.asked, interval_s=0.001)
         client.close()
         caller.join()
         assert not _connections(int(server.url.rpartition(":")[2]))

@@ -29,7 +29,8 @@ from playwright.sync_api import Response as Loaded
 
 from tests import servers
 from tests.server.product import Product, product
-from tests.server.raw import Response, until
+from tests.server.raw import Response
+from tests.waiting import wait_until
 
 ADMIN = "canary-admin-token-0123456789abcdef"
 MARK = "x-limen-request"
@@ -86,7 +87,7 @@ class Served:
         made = self.admin("POST", "/tokens", {"role": role, "name": name})
         secret: str = made["secret"]
         times = 1 if len(self.process.workers) < 2 else 20
-        until(
+        wait_until(
             lambda: all(
                 self.ask("GET", "/session", token=secret).status == 200 for _ in range(times)
             )
@@ -104,7 +105,7 @@ def served(folder: Path, *flags: str, port: int | None = None, **settings: str) 
         flags = ("--bind", f"127.0.0.1:{port}", *flags)
     with product(folder, *flags, **{"auth__admin_token": ADMIN, **settings}) as process:
         found = Served(process)
-        until(lambda: found.ask("GET", "/readyz", token=None).status == 200)
+        wait_until(lambda: found.ask("GET", "/readyz", token=None).status == 200)
         yield found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.dashboard.browsing import Served
 from tests.dashboard.traffic import traffic
-from tests.server.raw import until
+from tests.waiting import wait_until
 
 BUSY = "api-per-user"
 ATTACKER = "203.0.113.7"
@@ -93,7 +93,7 @@ def save(service: Served, document: dict[str, Any], comment: str, *, activate: b
     sent = {"document": document, "base": base, "comment": comment, "activate": activate}
     version: int = service.admin("PUT", "/rules", sent)["version"]
     if activate:
-        until(lambda: service.check()["version"] == str(version))
+        wait_until(lambda: service.check()["version"] == str(version))
     return version
 
 

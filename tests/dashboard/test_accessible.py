@@ -165,6 +165,7 @@ def test_what_is_not_there_is_said_to_everybody(visit: Visit, furnished: Served)
         is_for_everybody(page)
 
 
+@pytest.mark.slow
 def test_what_is_empty_and_what_wants_attention_is_for_everybody(
     visit: Visit, fresh: Served
 ) -> None:

@@ -75,6 +75,7 @@ def test_the_service_goes_away_and_comes_back_and_nothing_is_lost(
         expect(form.get_by_role("main")).to_contain_text("7/minute")
 
 
+@pytest.mark.slow
 def test_a_database_with_a_newer_schema_is_shown_and_refuses_changes(
     visit: Visit, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 from tests.dashboard import scene
 from tests.dashboard.browsing import Served, Visit, served
 from tests.dashboard.traffic import traffic
-from tests.server.raw import until
+from tests.waiting import wait_until
 
 SLOW_MS = 15_000
 SLICE_S = 5
@@ -45,6 +45,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             yield started
 
 
+@pytest.mark.slow
 def test_a_chart_does_not_fall_to_zero_at_its_right_edge(visit: Visit, service: Served) -> None:
     """A slice that has just begun holds nothing yet: the chart ends before it."""
 
@@ -54,9 +55,9 @@ def test_a_chart_does_not_fall_to_zero_at_its_right_edge(visit: Visit, service: 
         expect(summary).to_contain_text("at the end", timeout=SLOW_MS)
         return [float(each) for each in AT_END.findall(summary.inner_text())]
 
-    until(lambda: _decided(service) > 3 * SLICE_S * RATE, 60)
+    wait_until(lambda: _decided(service) > 3 * SLICE_S * RATE, 60)
     for path in (f"/rules/{scene.BUSY}", "/"):
-        until(lambda: 0.05 < time.time() % SLICE_S < 0.4)
+        wait_until(lambda: 0.05 < time.time() % SLICE_S < 0.4)
         rates = ends_at(path)
         assert sum(rates) > RATE / 3, (path, rates)
 
@@ -66,6 +67,7 @@ def _decided(service: Served) -> int:
     return sum(each["allowed"] + each["denied"] for each in rules)
 
 
+@pytest.mark.slow
 def test_all_columns_of_the_busiest_rules_are_of_one_time_range(
     visit: Visit, service: Served
 ) -> None:

@@ -7,11 +7,12 @@ import re
 import signal
 import time
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.dashboard.browsing import Served, Visit
 from tests.dashboard.traffic import traffic
-from tests.server.raw import until
+from tests.waiting import wait_until
 
 SLOW_MS = 20_000
 ASKED = 60
@@ -28,10 +29,11 @@ def registered(pair: Served) -> set[int]:
     return {each["pid"] for each in pair.admin("GET", "/instances")["instances"]}
 
 
+@pytest.mark.slow
 def test_figures_are_sums_and_who_was_killed_is_seen_to_be_gone(visit: Visit, pair: Served) -> None:
     visit.forgive("ERR_|Failed to load")
     # The service is ready as soon as its first worker is.
-    until(lambda: len(registered(pair)) == 2)
+    wait_until(lambda: len(registered(pair)) == 2)
     workers = pair.process.workers
     assert registered(pair) == set(workers)
     page = visit.open(pair)
@@ -60,13 +62,13 @@ def test_figures_are_sums_and_who_was_killed_is_seen_to_be_gone(visit: Visit, pa
             return 0.6 * told < rate(page, "denied") < 1.4 * told
 
         # One worker's own would be about half of it.
-        until(lambda: rate(page, "denied") > 8)
-        until(is_the_sum)
+        wait_until(lambda: rate(page, "denied") > 8)
+        wait_until(is_the_sum)
 
         os.kill(workers[0], signal.SIGKILL)
         gone = fleet.get_by_role("row").filter(has_text=f"· {workers[0]}")
         expect(gone).to_contain_text("gone", timeout=10_000)
         left = fleet.get_by_role("row").filter(has_text=f"· {workers[1]}")
         expect(left).not_to_contain_text("gone")
-        until(lambda: rate(page, "denied") > 8)
+        wait_until(lambda: rate(page, "denied") > 8)
     expect(page.locator(".banner")).to_be_hidden(timeout=SLOW_MS)

@@ -8,7 +8,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.dashboard.browsing import ADMIN, Served, Visit
 from tests.dashboard.traffic import traffic
-from tests.server.raw import until
+from tests.waiting import wait_until
 
 RULE = """name: orders
 description: One customer does not take them all.
@@ -46,7 +46,7 @@ def test_from_a_first_rule_to_the_audit(visit: Visit, fresh: Served) -> None:
         block(page)
         assert fresh.check(path="/elsewhere", customer="ann")["allowed"] is False
     roll_back(page)
-    until(lambda: fresh.check(path="/orders", customer="ann")["allowed"] is True)
+    wait_until(lambda: fresh.check(path="/orders", customer="ann")["allowed"] is True)
     see_the_audit(page)
 
 

@@ -6,7 +6,6 @@ Time is that of the page's own thread, not of the clock: others may use the mach
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
@@ -21,9 +20,10 @@ from playwright.sync_api import CDPSession, Page, expect
 from tests.dashboard import scene
 from tests.dashboard.browsing import Served, Visit, served
 from tests.dashboard.traffic import traffic
+from tests.waiting import FULL, generous
 
-AT_LENGTH = os.environ.get("LIMEN_FAULTS") == "1"
-MOST_S = 0.1 if AT_LENGTH else 0.25  # beside other tests, caches are cold and the clock is slow
+AT_LENGTH = FULL
+MOST_S = generous(0.1)
 SLOW_MS = 30_000
 BUSY = 60
 LONG = "n" + "W" * 62 + "m"
@@ -137,6 +137,7 @@ def test_with_a_thousand_rules_and_traffic_nothing_takes_long(visit: Visit, larg
     assert not slow, f"{slow}, of {meter.took}"
 
 
+@pytest.mark.slow
 def test_a_page_that_stays_open_does_not_grow(visit: Visit, large: Served) -> None:
     """Every page again and again, with figures coming all the time: nothing of them stays."""
     page = visit.open(large)
@@ -172,7 +173,7 @@ def test_a_page_that_stays_open_does_not_grow(visit: Visit, large: Served) -> No
     assert after["JSHeapUsedSize"] <= before["JSHeapUsedSize"] + 2.5e6, held
 
 
-@pytest.mark.skipif(not AT_LENGTH, reason="takes long; LIMEN_FAULTS=1 runs it")
+@pytest.mark.slow
 def test_ten_thousand_rules_are_opened_and_searched(visit: Visit, large: Served) -> None:
     scene.save(large, rules(10_000), "very many teams")
     page = visit.open(large, "/rules")
@@ -188,7 +189,7 @@ def test_ten_thousand_rules_are_opened_and_searched(visit: Visit, large: Served)
     open_rule(page, "team-39-endpoint-9999")
 
 
-@pytest.mark.skipif(not AT_LENGTH, reason="takes long; LIMEN_FAULTS=1 runs it")
+@pytest.mark.slow
 def test_long_names_and_keys_in_any_script_break_no_page(visit: Visit, large: Served) -> None:
     document = {
         "rules": [

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, Self
 
 from limen import AsyncLimiter, Decision, Limit, Limiter
+from tests.waiting import wait_until
 
 PATIENT_S = 5.0
 """A deadline for tests that are not about time."""
@@ -145,12 +146,10 @@ def opened(form: str, url: str, **settings: Any) -> Iterator[Form]:
         made.close()
 
 
-def wait_for_the_store(form: Form, seconds: float = 5.0) -> float:
+def wait_for_the_store(form: Form, seconds: float = 20.0) -> float:
     """Return after how many seconds the store decides again."""
     start = time.monotonic()
-    while form.do(form.limiter.check, "again", WIDE).degraded:
-        assert time.monotonic() - start < seconds, "the store was not found again"
-        time.sleep(0.01)
+    wait_until(lambda: not form.do(form.limiter.check, "again", WIDE).degraded, seconds)
     return time.monotonic() - start
 
 

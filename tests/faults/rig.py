@@ -29,15 +29,14 @@ from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from limen import AsyncLimiter, Decision, Limit, Limiter
+from tests.waiting import generous
 
-FULL = os.environ.get("LIMEN_FAULTS") == "1"
-"""Whether runs have their full length, as by `make faults`."""
 LIMIT = Limit(100, 10, algorithm="packed_window")
 WORKERS = 4
 DEADLINE_S = 0.05
-FIRST_P99_S = 0.06 if FULL else 0.11
-"""What p99 may be in the first second of a fault; without FULL, beside another test process."""
-P99_S = 0.002 if FULL else 0.01
+FIRST_P99_S = generous(0.06)
+"""What p99 may be in the first second of a fault."""
+P99_S = generous(0.002)
 """What it may be from then on."""
 
 _SLACK_S = 0.001

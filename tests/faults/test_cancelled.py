@@ -21,7 +21,7 @@ from limen import AsyncLimiter, Check, Concurrency, Decision, Limit, Limiter
 from tests.faults.callers import PATIENT_S, WIDE, url_of
 from tests.faults.figures import say
 from tests.faults.proxy import proxy
-from tests.faults.rig import FULL
+from tests.waiting import FULL, wait_until, wait_until_async
 
 CANCELLATIONS = 10_000 if FULL else 1_000
 AT_ONCE = 10
@@ -121,14 +121,13 @@ async def sweep(
 
 async def nothing_is_left(count: Callable[[], int], expected: int = 1) -> None:
     """See that no task is left, and no connection but the one that is used."""
-    end = time.monotonic() + 5
-    while True:
+    this = asyncio.current_task()
+
+    def is_alone() -> bool:
         gc.collect()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        if not tasks and count() == expected:
-            return
-        assert time.monotonic() < end, (tasks, count())
-        await asyncio.sleep(0.01)
+        return asyncio.all_tasks() == {this} and count() == expected
+
+    await wait_until_async(is_alone, details=lambda: (asyncio.all_tasks(), count()))
 
 
 @pytest.mark.parametrize("name", ["direct", "late", "in slices"])
@@ -368,10 +367,7 @@ def test_signal_handlers_that_raise_leave_no_answer_behind(
             start = time.perf_counter()
             assert limiter.check("after", WIDE).source == "store"
             assert time.perf_counter() - start < PATIENT_S
-            end = time.monotonic() + 5
-            while count() > 1:
-                assert time.monotonic() < end, "connections are left over"
-                time.sleep(0.01)
+            wait_until(lambda: count() <= 1)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

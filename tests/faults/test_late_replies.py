@@ -24,8 +24,8 @@ ANSWER = b"\x01" + struct.pack(">?Iqqqq", True, 1, 0, 1_000_000, 0, 1)
 
 
 @pytest.fixture
-def between(mortal: servers.Server) -> Iterator[Proxy]:
-    with proxy(mortal.port) as made:
+def between(own_valkey: servers.Server) -> Iterator[Proxy]:
+    with proxy(own_valkey.port) as made:
         yield made
 
 
@@ -71,11 +71,11 @@ def test_threads_skip_what_came_too_late_for_others(between: Proxy) -> None:
     assert told.sources["store"], "nobody was in time"
 
 
-def test_tasks_do_not_hear_what_came_too_late_for_others(mortal: servers.Server) -> None:
+def test_tasks_do_not_hear_what_came_too_late_for_others(own_valkey: servers.Server) -> None:
     told = Told()
 
     async def work() -> None:
-        async with AsyncLimiter(f"redis://127.0.0.1:{mortal.port}", deadline=0.05) as limiter:
+        async with AsyncLimiter(f"redis://127.0.0.1:{own_valkey.port}", deadline=0.05) as limiter:
 
             async def ask(number: int) -> None:
                 told.add(number, await limiter.check(f"key {number}", limit(number)))
@@ -83,11 +83,11 @@ def test_tasks_do_not_hear_what_came_too_late_for_others(mortal: servers.Server)
             for turn in range(10):
                 for number in range(turn * 10, turn * 10 + 6):
                     await ask(number)
-                mortal.pause()
+                own_valkey.pause()
                 await ask(turn * 10 + 6)
                 following = asyncio.create_task(ask(turn * 10 + 7))
                 await asyncio.sleep(0.01)
-                mortal.resume()
+                own_valkey.resume()
                 await following
                 await asyncio.sleep(0.05)
 

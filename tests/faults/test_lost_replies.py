@@ -17,7 +17,6 @@ import pytest
 import redis
 
 from limen import Check, Concurrency, Decision, Limit, Limiter
-from tests import servers
 from tests.faults.callers import (
     FORMS,
     PATIENT_S,
@@ -29,7 +28,8 @@ from tests.faults.callers import (
 )
 from tests.faults.figures import say
 from tests.faults.proxy import Proxy, proxy
-from tests.faults.rig import DEADLINE_S, FULL
+from tests.faults.rig import DEADLINE_S
+from tests.waiting import FULL, wait_until
 
 CHECK_REPLY = len(b"$38\r\n") + 38 + 2
 CHANGE_REPLY = len(b"$2\r\n") + 2 + 2
@@ -40,12 +40,6 @@ OTHERS = (
 SEVERAL_REPLY = len(b"$112\r\n") + 112 + 2
 BATCH = 20
 TURNS = 50 if FULL else 3
-
-
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    with servers.server(servers.binaries()["valkey"]) as port:
-        yield port
 
 
 @pytest.fixture
@@ -238,10 +232,7 @@ class TestCutOnTheWay:
                 wait_for_the_store(form)
             between.drop_replies()
             asking = self.ask_behind(form, key, told)
-            end = time.monotonic() + 10
-            while not charged(direct, key):
-                assert time.monotonic() < end
-                time.sleep(0.002)
+            wait_until(lambda key=key: charged(direct, key), interval_s=0.002)  # type: ignore[misc]
             between.cut()
             asking.join(10)
             between.drop_replies(False)
@@ -282,10 +273,7 @@ class TestSilence:
         assert hasty.do(slot.acquire).source == "local"
         hasty.do(slot.release)
         between.cut()
-        start = time.monotonic()
-        while held(direct, "k", one):
-            assert time.monotonic() - start < one.lease + 1
-            time.sleep(0.02)
+        wait_until(lambda: not held(direct, "k", one))
 
 
 def rage(between: Proxy, seconds: float) -> None:

@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
@@ -19,7 +19,8 @@ from tests import servers
 from tests.faults.figures import say
 from tests.faults.nemesis import OPTIONS, RECOVERY_S, Event, Nemesis, Place, judge, plan, write
 from tests.faults.proxy import proxy
-from tests.faults.rig import FULL, LIMIT, History, Vitals, rig
+from tests.faults.rig import LIMIT, History, Vitals, rig
+from tests.waiting import FULL, wait_until
 
 SECONDS = 600.0 if FULL else 12.0
 # In the short form a seed by which every kind of fault comes.
@@ -43,6 +44,7 @@ STRICT_WINDOWS = 300 if FULL else 1
 """How many windows have to be judged by the limit alone, as those without any fault are."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 120)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_window_has_more_than_the_faults_allow(seed: int) -> None:
@@ -131,7 +133,6 @@ def check_vitals(history: History) -> None:
 
 def wait_until_empty(admin: redis.Redis) -> int:
     """Return how many keys are left after the longest period, and a little."""
-    ends = time.monotonic() + 2 * PERIOD_S + 2
-    while (left := int(admin.dbsize())) and time.monotonic() < ends:
-        time.sleep(0.1)
-    return left
+    with suppress(AssertionError):
+        wait_until(lambda: not admin.dbsize(), 2 * PERIOD_S + 2, 0.1)
+    return int(admin.dbsize())

@@ -16,9 +16,10 @@ from tests import servers
 from tests.faults.callers import FORMS, PATIENT_S, Form, Stalls, opened, wait_for_the_store
 from tests.faults.figures import say
 from tests.faults.network import Network, hosts
-from tests.faults.rig import DEADLINE_S, FIRST_P99_S, FULL, LIMIT, P99_S, WORKERS, rig
+from tests.faults.rig import DEADLINE_S, FIRST_P99_S, LIMIT, P99_S, WORKERS, rig
+from tests.waiting import FULL, generous
 
-BACK_S = 1.0 if FULL else 1.5
+BACK_S = generous(1.0)
 """After how many seconds of a healed network the store decides again; with slack in CI."""
 ONCE = Limit(5, 3_600)
 OPEN = {"--bind": "*", "--protected-mode": "no"}
@@ -179,7 +180,7 @@ class TestSilence:
         time.sleep(0.3)
         place.network.heal()
         time.sleep(0.1)
-        assert wait_for_the_store(form) == pytest.approx(0, abs=0.2)
+        assert form.do(form.limiter.check, "k", ONCE).source == "store"
 
     def test_of_a_server_that_was_changed_for_another_ends_at_once(
         self, place: Place, form: Form
@@ -198,7 +199,7 @@ class TestSilence:
         assert wait_for_the_store(form) <= BACK_S
 
 
-@pytest.mark.skipif(not FULL, reason="takes long: make faults")
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", CUTS)
 def test_four_workers_keep_their_bounds(place: Place, cut: Cut) -> None:
     with rig(place.url) as load:

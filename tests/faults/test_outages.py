@@ -17,7 +17,8 @@ from tests import servers
 from tests.faults.figures import say
 from tests.faults.nemesis import KEPT
 from tests.faults.proxy import Proxy, proxy
-from tests.faults.rig import FIRST_P99_S, FULL, LIMIT, P99_S, WORKERS, History, rig
+from tests.faults.rig import FIRST_P99_S, LIMIT, P99_S, WORKERS, History, rig
+from tests.waiting import FULL
 
 SHORT = Limit(40, 2, algorithm="packed_window")
 LOAD = LIMIT if FULL else SHORT
@@ -31,7 +32,6 @@ MOST_CPU = 0.3
 MOST_FROZEN = 0.1
 """For which part of a full run the machine may stand still: what happened then proves nothing."""
 KEY = "customer-4711"
-only_in_full = pytest.mark.skipif(not FULL, reason="takes long: make faults")
 
 
 @dataclass
@@ -188,10 +188,11 @@ class TestOutages:
     def test_killed_and_back_with_its_state(self) -> None:
         go_through("killed", killed, *KEPT, through=False)
 
-    @only_in_full
+    @pytest.mark.slow
     def test_killed_and_back_empty(self) -> None:
         go_through("killed, state lost", killed, through=False, times=3)
 
+    @pytest.mark.slow
     def test_paused(self) -> None:
         go_through("paused", paused, through=False)
 
@@ -199,9 +200,9 @@ class TestOutages:
         "trouble",
         [
             slow,
-            pytest.param(resetting_mid_reply, marks=only_in_full),
-            pytest.param(sending_garbage, marks=only_in_full),
-            pytest.param(swallowing_replies, marks=only_in_full),
+            pytest.param(resetting_mid_reply, marks=pytest.mark.slow),
+            pytest.param(sending_garbage, marks=pytest.mark.slow),
+            pytest.param(swallowing_replies, marks=pytest.mark.slow),
         ],
     )
     def test_broken_on_the_way(self, trouble: Trouble) -> None:
@@ -210,7 +211,7 @@ class TestOutages:
 
 
 class TestComesAndGoes:
-    @only_in_full
+    @pytest.mark.slow
     def test_a_flapping_store_hands_out_no_fresh_limit(self) -> None:
         with place() as where, ExitStack() as stack:
             url = f"redis://127.0.0.1:{where.between.port}"
@@ -253,6 +254,7 @@ class TestSlow:
         assert history.opened() == 0
         assert history.share_of_store(0, math.inf) > MOST
 
+    @pytest.mark.slow
     def test_within_the_deadline_no_decision_takes_longer(self) -> None:
         # 20 to 40 ms: a caller that first waits for the round trip of another may be too late.
         history, p99 = answer_slowly("slow but within the deadline", 0.01, 0.01)
@@ -260,7 +262,7 @@ class TestSlow:
         assert 0.02 < p99 <= FIRST_P99_S
         assert history.opened() == 0
 
-    @only_in_full
+    @pytest.mark.slow
     def test_around_the_deadline_no_decision_takes_longer(self) -> None:
         # 28 to 56 ms.
         history, p99 = answer_slowly("slow, around the deadline", 0.014, 0.014)

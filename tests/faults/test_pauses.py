@@ -19,7 +19,8 @@ from uvloop import new_event_loop as uvloop_loop
 from limen import AsyncLimiter, Check, Decision, Limit, Limiter
 from tests.faults.callers import url_of
 from tests.faults.figures import say
-from tests.faults.rig import DEADLINE_S, FULL, NICE, History, rig, stop_all_threads
+from tests.faults.rig import DEADLINE_S, NICE, History, rig, stop_all_threads
+from tests.waiting import FULL
 
 BLOCK_DEADLINE_S = DEADLINE_S if FULL else 0.2
 """Longer in `make test`, where other tests may keep the store itself waiting for a processor."""
@@ -185,6 +186,7 @@ def loaded_machine() -> Iterator[None]:
             burner.join(10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("session", range(SESSIONS))
 def test_random_pauses_on_a_loaded_machine_admit_no_more_than_the_limit(
     port: int, session: int

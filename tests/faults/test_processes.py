@@ -34,7 +34,8 @@ from tests.faults.callers import (
     wait_for_the_store,
 )
 from tests.faults.figures import say
-from tests.faults.rig import DEADLINE_S, FIRST_P99_S, FULL
+from tests.faults.rig import DEADLINE_S, FIRST_P99_S
+from tests.waiting import FULL, generous, wait_until
 
 CROWD = 300
 
@@ -48,14 +49,6 @@ def held(limiter: Limiter, key: str, slots: Concurrency) -> int:
     decision = limiter.decide(Check(slots, key), charge=False)
     assert decision.source == "store"
     return slots.slots - decision.remaining
-
-
-def settled_connections(admin: redis.Redis) -> int:
-    """Return how many there are, when those that were dropped have ended."""
-    end = time.monotonic() + 5
-    while (count := len(admin.client_list()) - 1) > 1 and time.monotonic() < end:
-        time.sleep(0.01)
-    return count
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -88,7 +81,9 @@ def test_hundreds_at_once_are_all_served(name: str, url: str, admin: redis.Redis
                 form.at_once([ask_timed(form)] * CROWD)
             stall = stalls.worst(start, time.monotonic())
         [shard] = form.limiter.shards
-        connections = settled_connections(admin)
+        most = 1 if name == "asyncio" else 16  # and the one that asks
+        wait_until(lambda: len(admin.client_list()) - 1 <= most)
+        connections = len(admin.client_list()) - 1
         numbers = sorted(WIDE.quota - each.remaining for each in told if each.source == "store")
     p99 = sorted(took)[int(0.99 * len(took))]
     local = len(told) - len(numbers)
@@ -96,7 +91,7 @@ def test_hundreds_at_once_are_all_served(name: str, url: str, admin: redis.Redis
     assert len(told) == rounds * CROWD
     assert len(set(numbers)) == len(numbers), "two were told the same"
     assert shard.state == "closed"
-    assert connections == 1 if name == "asyncio" else 1 <= connections <= 16
+    assert 1 <= connections <= most
     if name == "asyncio":
         assert p99 <= FIRST_P99_S + stall
 
@@ -243,7 +238,7 @@ async def loop():
         free()
         start = time.monotonic()
         while (await limiter.check("files", wide)).degraded:
-            assert time.monotonic() - start < 5; await asyncio.sleep(0.01)
+            assert time.monotonic() - start < 20; await asyncio.sleep(0.01)
         return told, time.monotonic() - start
 def threads():
     with Limiter(url, deadline=0.05) as limiter:
@@ -255,7 +250,7 @@ def threads():
         free()
         start = time.monotonic()
         while limiter.check("files", wide).degraded:
-            assert time.monotonic() - start < 5; time.sleep(0.01)
+            assert time.monotonic() - start < 20; time.sleep(0.01)
         return told, time.monotonic() - start
 told, back = asyncio.run(loop()) if form == "asyncio" else threads()
 sources, faults = {each.source for each in told}, {each.fault for each in told}
@@ -319,7 +314,7 @@ class TestHolders:
                 slots = [limiter.slot("door", longer) for _ in range(2)]
                 start = time.monotonic()
                 while not all(slot.acquire().allowed for slot in slots):
-                    assert time.monotonic() - start < two.lease + 1
+                    assert time.monotonic() - start < generous(two.lease)
                     assert held(limiter, "door", longer) <= 2
                     time.sleep(0.02)
                 os.kill(holder.pid or 0, signal.SIGCONT)
@@ -357,5 +352,5 @@ class TestHolders:
                     made.do(other.release)
             with Limiter(url_of(server.port), deadline=PATIENT_S) as limiter:
                 while held(limiter, "door", two):
-                    assert time.monotonic() - granted_at < two.lease + 2
+                    assert time.monotonic() - granted_at < generous(two.lease)
                     time.sleep(0.02)

@@ -19,12 +19,7 @@ from redis.retry import Retry
 
 from tests import servers
 from tests.faults.proxy import HOST, Proxy, proxy
-
-
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    with servers.server(servers.binaries()["valkey"]) as port:
-        yield port
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -54,10 +49,7 @@ def connect(port: int) -> redis.Redis:
 
 
 def wait_for_hits(direct: redis.Redis, hits: bytes) -> None:
-    end = time.monotonic() + 10
-    while direct.get("hits") != hits:
-        assert time.monotonic() < end
-        time.sleep(0.005)
+    wait_until(lambda: direct.get("hits") == hits)
 
 
 def read(raw: socket.socket, size: int) -> bytes:

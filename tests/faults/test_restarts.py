@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.faults.figures import say
-from tests.faults.rig import FULL
 from tests.server.product import Product, product
-from tests.server.raw import Raw, request, until
+from tests.server.raw import Raw, request
 from tests.servers import HOST, Server
+from tests.waiting import FULL, wait_until
 
 SERVICES = 4
 
@@ -28,7 +28,7 @@ def fleet(folder: Path, *flags: str, **settings: str) -> Iterator[list[Product]]
             for number in range(SERVICES)
         ]
         for service in services:
-            until(lambda each=service: is_listening(each), 60)  # type: ignore[misc]
+            wait_until(lambda each=service: is_listening(each), 60)  # type: ignore[misc]
         yield services
         for service in services:
             service.signal(signal.SIGTERM)
@@ -58,17 +58,20 @@ def count_admitted(services: Sequence[Product], limit: int, *, degraded: bool) -
     return admitted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "limit"), [(1, 100), (2, 104)] if FULL else [(1, 100)])
 def test_services_that_restart_during_an_outage_admit_no_more_than_twice_the_limit(
-    mortal: Server, tmp_path: Path, workers: int, limit: int
+    own_valkey: Server, tmp_path: Path, workers: int, limit: int
 ) -> None:
-    flags = ("--store", f"redis://{HOST}:{mortal.port}", "--workers", str(workers))
+    flags = ("--store", f"redis://{HOST}:{own_valkey.port}", "--workers", str(workers))
     files = [tmp_path / f"host{number}" / ".limen" / "instances" for number in range(SERVICES)]
     expected = f"{SERVICES * workers}\n"
     with fleet(tmp_path, *flags, store__deadline="2") as services:
         before = count_admitted(services, limit, degraded=False)
-        until(lambda: all(file.exists() and file.read_text() == expected for file in files), 30)
-        mortal.kill()
+        wait_until(
+            lambda: all(file.exists() and file.read_text() == expected for file in files), 30
+        )
+        own_valkey.kill()
     with fleet(tmp_path, *flags) as services:
         after = count_admitted(services, limit, degraded=True)
     say("restarted during the outage", workers=workers, limit=limit, most=before + after)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -35,12 +34,6 @@ def admitted(count: int, since: float, until: float, source: str = "store") -> l
 
 def history(*parts: list[Asked]) -> History:
     return History(sorted(each for part in parts for each in part))
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[servers.Server]:
-    with servers.process(servers.binaries()["valkey"]) as server:
-        yield server
 
 
 class TestWindows:

@@ -12,14 +12,12 @@ import pytest
 
 from tests import servers
 from tests.faults.figures import say
-from tests.faults.rig import DEADLINE_S, FULL, LIMIT, History, rig
+from tests.faults.rig import DEADLINE_S, LIMIT, History, rig
 from tests.faults.test_cluster import back_after, degraded, stopped
-
-full = pytest.mark.skipif(not FULL, reason="takes long; LIMEN_FAULTS=1 runs it")
+from tests.waiting import FULL, generous
 
 # Beside another test process, 50 ms can pass without any fault.
 DEADLINE = DEADLINE_S if FULL else 0.25
-SLACK_S = 0.0 if FULL else 1.5
 BEFORE_S = 5.0 if FULL else 0.5
 AFTER_S = 10.0 if FULL else 3.0
 
@@ -57,11 +55,12 @@ def check(
     )
     assert not history.errors()
     assert history.most_admitted() <= bound
-    assert back_after(history, moved_at) <= 1 + SLACK_S
+    assert back_after(history, moved_at) <= generous(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "coordinated", [True, pytest.param(False, marks=full)], ids=["coordinated", "plain"]
+    "coordinated", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["coordinated", "plain"]
 )
 def test_a_soft_failover_costs_at_most_a_second(group: servers.Sentinel, coordinated: bool) -> None:
     with rig(url_of(group), deadline=DEADLINE) as load:
@@ -71,7 +70,7 @@ def test_a_soft_failover_costs_at_most_a_second(group: servers.Sentinel, coordin
         group.failover(coordinated=coordinated)
         try:
             group.wait_for_primary(other_than=old)
-        except TimeoutError:
+        except AssertionError:
             # The sentinels gave it up: on a busy machine, the replica was not in step in time.
             asked_at = time.monotonic()
             group.failover(coordinated=coordinated)
@@ -88,7 +87,7 @@ def test_a_soft_failover_costs_at_most_a_second(group: servers.Sentinel, coordin
         assert not lost or lost[-1].at - lost[0].at <= 1
 
 
-@full
+@pytest.mark.slow
 def test_a_killed_primary_is_replaced_within_five_seconds(group: servers.Sentinel) -> None:
     with rig(url_of(group), deadline=DEADLINE) as load:
         load.seconds(BEFORE_S)
@@ -107,7 +106,7 @@ def test_a_killed_primary_is_replaced_within_five_seconds(group: servers.Sentine
     assert not degraded(history, history.keys(), since=restarted_at)
 
 
-@full
+@pytest.mark.slow
 def test_a_frozen_primary_that_goes_on_counts_for_nobody(group: servers.Sentinel) -> None:
     with rig(url_of(group), deadline=DEADLINE) as load:
         load.seconds(BEFORE_S)

@@ -35,10 +35,11 @@ from tests.faults.callers import (
     wait_for_the_store,
 )
 from tests.faults.figures import say
-from tests.faults.rig import DEADLINE_S, FIRST_P99_S, FULL
+from tests.faults.rig import DEADLINE_S, FIRST_P99_S
+from tests.waiting import FULL, generous, wait_until
 
 BROKEN_S = 5.0 if FULL else 0.5
-LATER_P99_S = 0.012 if FULL else 0.025
+LATER_P99_S = generous(0.012)
 """What p99 may be after the first second. All callers of both forms share one interpreter here."""
 BACK_S = 1.0
 LASTING_BACK_S = 2.0
@@ -47,18 +48,11 @@ QUIET_S = 1.0 if FULL else 0.2
 """For how long all must be well to be believed."""
 MOST_LINES_A_SECOND = 10
 VALKEY = servers.binaries()["valkey"]
-one_of_its_kind = pytest.mark.skipif(not FULL, reason="`make faults` runs all of a kind")
 
 
 @pytest.fixture
-def server() -> Iterator[servers.Server]:
-    with servers.process(VALKEY) as started:
-        yield started
-
-
-@pytest.fixture
-def admin(server: servers.Server) -> Iterator[redis.Redis]:
-    with redis.Redis(port=server.port) as client:
+def admin(own_valkey: servers.Server) -> Iterator[redis.Redis]:
+    with redis.Redis(port=own_valkey.port) as client:
         yield client
 
 
@@ -117,7 +111,7 @@ def live_through(
             time.sleep(seconds)
             mending_time = time.time()
         mended_at = time.monotonic()
-        while time.monotonic() < mended_at + back_s + 0.3:
+        while time.monotonic() < mended_at + generous(back_s) + 0.3:
             time.sleep(0.1)
             quiet = time.monotonic() - QUIET_S
             if quiet > mended_at and not any(load.faults(quiet) for load in loads):
@@ -149,7 +143,7 @@ def live_through(
         # What the machine itself adds, beside another test process, is not the limiter's.
         assert first <= FIRST_P99_S + stalls.worst(broken_at, broken_at + 1)
         assert later <= LATER_P99_S + stalls.worst(broken_at + 1, mended_at)
-        assert back <= back_s
+        assert back <= generous(back_s)
         assert each.shard.state == "closed"
         assert "" not in load.faults(), "a decision does not say why"
     assert len(lines) <= MOST_LINES_A_SECOND * (took + 1)
@@ -173,7 +167,7 @@ def charged(form: Form, key: str) -> int:
 
 class TestFull:
     def test_out_of_memory(
-        self, server: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
+        self, own_valkey: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
         @contextmanager
         def full() -> Iterator[None]:
@@ -181,7 +175,7 @@ class TestFull:
             yield
             admin.config_set("maxmemory", 0)
 
-        with both(url_of(server.port)) as forms:
+        with both(url_of(own_valkey.port)) as forms:
             for _ in range(7):
                 forms[0].do(forms[0].limiter.check, "victim", WIDE)
             seen = live_through("out of memory", forms, caplog, full, back_s=LASTING_BACK_S)
@@ -193,30 +187,30 @@ class TestFull:
         assert "maxmemory" in caplog.text
 
     def test_too_many_clients(
-        self, server: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
+        self, own_valkey: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
         @contextmanager
         def crowded() -> Iterator[None]:
             with ExitStack() as stack:
-                address = ("127.0.0.1", server.port)
+                address = ("127.0.0.1", own_valkey.port)
                 crowd = [stack.enter_context(socket.create_connection(address)) for _ in range(3)]
                 admin.config_set("maxclients", 4)
                 close_others(admin, *["{}:{}".format(*each.getsockname()) for each in crowd])
                 yield
                 admin.config_set("maxclients", 10_000)
 
-        with both(url_of(server.port)) as forms:
+        with both(url_of(own_valkey.port)) as forms:
             for each in live_through("too many clients", forms, caplog, crowded):
                 assert each.kinds() == {"connection"}
                 assert each.shard.opened >= 1
         # The server says so and closes at once, which may overtake what it says.
         with crowded():
-            assert any("max number of clients" in told(server) for _ in range(50))
+            assert any("max number of clients" in told(own_valkey) for _ in range(50))
 
 
-def told(server: servers.Server) -> str:
+def told(own_valkey: servers.Server) -> str:
     """Return what a new limiter says of a server that does not let it in."""
-    with Limiter(url_of(server.port), deadline=1) as limiter:
+    with Limiter(url_of(own_valkey.port), deadline=1) as limiter:
         try:
             limiter.ping()
         except StoreError as error:
@@ -226,11 +220,11 @@ def told(server: servers.Server) -> str:
 
 class TestForgetful:
     def test_emptied_in_the_middle_of_a_window(
-        self, server: servers.Server, admin: redis.Redis
+        self, own_valkey: servers.Server, admin: redis.Redis
     ) -> None:
         # A window that lasts longer than the test: what it admits in all, it admits in one.
         limit = Limit(40, 60, algorithm="packed_window")
-        url = url_of(server.port)
+        url = url_of(own_valkey.port)
         with both(url, PATIENT_S) as forms, ExitStack() as stack:
             loads = [stack.enter_context(Load(form, limit=limit, rate=150)) for form in forms]
             time.sleep(0.4)
@@ -245,7 +239,7 @@ class TestForgetful:
             assert form.limiter.shards[0].opened == 0
 
     def test_scripts_forgotten_every_moment(
-        self, server: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
+        self, own_valkey: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
         @contextmanager
         def forgetful() -> Iterator[None]:
@@ -261,7 +255,7 @@ class TestForgetful:
             stop.set()
             forgetting.join()
 
-        with both(url_of(server.port), PATIENT_S) as forms:
+        with both(url_of(own_valkey.port), PATIENT_S) as forms:
             seen = live_through("scripts forgotten", forms, caplog, forgetful)
             for each in seen:
                 assert each.load.sources().keys() == {"store"}
@@ -273,12 +267,12 @@ class TestForgetful:
 
 class TestHeldUp:
     def test_a_script_of_somebody_else(
-        self, server: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
+        self, own_valkey: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
         admin.config_set("busy-reply-threshold", 100)
 
         def run_for_ever() -> None:
-            client = redis.Redis(port=server.port, socket_timeout=60)
+            client = redis.Redis(port=own_valkey.port, socket_timeout=60)
             with client, suppress(redis.ResponseError):
                 client.eval("while true do end", 0)
 
@@ -287,11 +281,11 @@ class TestHeldUp:
             running = threading.Thread(target=run_for_ever)
             running.start()
             yield
-            with redis.Redis(port=server.port) as client:
+            with redis.Redis(port=own_valkey.port) as client:
                 client.script_kill()
             running.join(10)
 
-        with both(url_of(server.port)) as forms:
+        with both(url_of(own_valkey.port)) as forms:
             for each in live_through("busy", forms, caplog, busy):
                 assert each.kinds() <= {"timeout", "busy"}
                 assert each.shard.faults["busy"] >= 1
@@ -338,10 +332,10 @@ class TestForbidden:
         assert "ACL" in lines[0].getMessage()
         assert lines[0].levelno >= logging.WARNING
 
-    @pytest.mark.parametrize("user", ["service", pytest.param("default", marks=one_of_its_kind)])
+    @pytest.mark.parametrize("user", ["service", pytest.param("default", marks=pytest.mark.slow)])
     def test_password_rotated(
         self,
-        server: servers.Server,
+        own_valkey: servers.Server,
         admin: redis.Redis,
         caplog: pytest.LogCaptureFixture,
         user: str,
@@ -362,7 +356,7 @@ class TestForbidden:
 
         admin.ping()
         rotate(old)
-        url = f"redis://{user}:{old}@127.0.0.1:{server.port}"
+        url = f"redis://{user}:{old}@127.0.0.1:{own_valkey.port}"
         with both(url) as forms:
             name = f"password rotated, {user}"
             # While it has no rights it is tried once a second; and the connections that were made
@@ -374,9 +368,9 @@ class TestForbidden:
                 self.assert_told(caplog, each)
         assert "hunter2" not in caplog.text
 
-    @one_of_its_kind
+    @pytest.mark.slow
     def test_a_password_where_there_was_none(
-        self, server: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
+        self, own_valkey: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
         @contextmanager
         def locked() -> Iterator[None]:
@@ -385,7 +379,7 @@ class TestForbidden:
             yield
             admin.config_set("requirepass", "")
 
-        with both(url_of(server.port)) as forms:
+        with both(url_of(own_valkey.port)) as forms:
             for each in live_through("no login", forms, caplog, locked, back_s=LASTING_BACK_S):
                 assert each.kinds() <= {"connection", "rights"}
                 assert "rights" in each.kinds()
@@ -393,7 +387,7 @@ class TestForbidden:
         assert "hunter2" not in caplog.text
 
     def test_rights_taken_away_from_live_connections(
-        self, server: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
+        self, own_valkey: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
         def give(*rights: str) -> None:
             admin.execute_command("ACL", "SETUSER", "service", "on", ">pw", "~*", *rights)  # type: ignore[no-untyped-call]  # redis-py has no types
@@ -405,7 +399,7 @@ class TestForbidden:
             give("+evalsha", "+eval")
 
         give("+@all")
-        with both(f"redis://service:pw@127.0.0.1:{server.port}") as forms:
+        with both(f"redis://service:pw@127.0.0.1:{own_valkey.port}") as forms:
             for each in live_through(
                 "rights taken away", forms, caplog, forbidden, back_s=LASTING_BACK_S
             ):
@@ -415,7 +409,7 @@ class TestForbidden:
 
 class TestNoWrites:
     def test_it_is_a_replica_now(
-        self, server: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
+        self, own_valkey: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
         nobody = servers.free_port()
 
@@ -425,15 +419,15 @@ class TestNoWrites:
             yield
             admin.replicaof("NO", "ONE")
 
-        with both(url_of(server.port)) as forms:
+        with both(url_of(own_valkey.port)) as forms:
             for each in live_through("a replica", forms, caplog, replica):
                 # The server may cut off its clients when it changes its role.
                 assert {"readonly"} <= each.kinds() <= {"readonly", "connection"}
                 assert each.shard.opened >= 1
 
-    @one_of_its_kind
+    @pytest.mark.slow
     def test_too_few_replicas(
-        self, server: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
+        self, own_valkey: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
         @contextmanager
         def lonely() -> Iterator[None]:
@@ -441,23 +435,20 @@ class TestNoWrites:
             yield
             admin.config_set("min-replicas-to-write", 0)
 
-        with both(url_of(server.port)) as forms:
+        with both(url_of(own_valkey.port)) as forms:
             for each in live_through("too few replicas", forms, caplog, lonely):
                 assert each.kinds() == {"readonly"}
                 assert each.shard.opened >= 1
 
-    @one_of_its_kind
+    @pytest.mark.slow
     def test_it_cannot_save(
-        self, server: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
+        self, own_valkey: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
-        in_the_way = server.folder / "dump.rdb"
+        in_the_way = own_valkey.folder / "dump.rdb"
 
         def save(expected: str) -> None:
             admin.bgsave()
-            end = time.monotonic() + 10
-            while admin.info("persistence")["rdb_last_bgsave_status"] != expected:
-                assert time.monotonic() < end
-                time.sleep(0.01)
+            wait_until(lambda: admin.info("persistence")["rdb_last_bgsave_status"] == expected)
 
         @contextmanager
         def unsaved() -> Iterator[None]:
@@ -468,7 +459,7 @@ class TestNoWrites:
             in_the_way.rmdir()
             save("ok")
 
-        with both(url_of(server.port)) as forms:
+        with both(url_of(own_valkey.port)) as forms:
             for each in live_through("cannot save", forms, caplog, unsaved):
                 assert each.kinds() == {"readonly"}
                 assert each.shard.opened >= 1
@@ -476,7 +467,7 @@ class TestNoWrites:
 
 class TestPoisoned:
     def test_one_key_holds_something_else(
-        self, server: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
+        self, own_valkey: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
         keys = ("poisoned", "well", "too")
         name = redis_key("limen", Check(WIDE, "poisoned"))
@@ -491,7 +482,7 @@ class TestPoisoned:
             assert admin.lrange(name, 0, -1) == [b"not ours"], "it was not ours to touch"
             admin.delete(name)
 
-        with both(url_of(server.port), PATIENT_S) as forms:
+        with both(url_of(own_valkey.port), PATIENT_S) as forms:
             seen = live_through("poisoned", forms, caplog, poisoned, keys=keys)
             for each in seen:
                 assert each.kinds() == {"poisoned"}
@@ -548,13 +539,13 @@ class TestEvictionPolicy:
         assert evicting("allkeys-lru", caplog, "--maxmemory", "0") == []
 
     def test_whoever_may_not_look_is_served_all_the_same(
-        self, server: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
+        self, own_valkey: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
         rights = ["~limen:*", "-@all", "+evalsha", "+eval", "+script|load", "+script|exists"]
         rights += ["+@hash", "+@string", "+@sortedset", "+@keyspace", "+@scripting", "-config"]
         rights += ["-info", "+time"]
         admin.execute_command("ACL", "SETUSER", "service", "on", ">pw", *rights)  # type: ignore[no-untyped-call]  # redis-py has no types
-        with both(f"redis://service:pw@127.0.0.1:{server.port}", PATIENT_S) as forms:
+        with both(f"redis://service:pw@127.0.0.1:{own_valkey.port}", PATIENT_S) as forms:
             for form in forms:
                 assert form.limiter.shards[0].faults == {}
         assert "maxmemory" not in caplog.text
@@ -618,9 +609,9 @@ class TestWords:
 
 
 def test_the_line_in_the_log_says_what_to_do(
-    server: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
+    own_valkey: servers.Server, admin: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with opened("threads", url_of(server.port), deadline=PATIENT_S) as form:
+    with opened("threads", url_of(own_valkey.port), deadline=PATIENT_S) as form:
         admin.config_set("maxmemory", 1)
         form.do(form.limiter.check, "somebody's key", WIDE)
         admin.config_set("maxmemory", 0)

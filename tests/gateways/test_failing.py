@@ -25,9 +25,10 @@ from tests.gateways.gateways import (
 from tests.gateways.places import new_address
 from tests.server.product import Product, product
 from tests.servers import HOST
+from tests.waiting import generous
 
 BODY = b"three pieces" * 10_000
-SOON_S = WAITS_S + 0.5  # the rest is for a busy machine
+SOON_S = generous(WAITS_S)
 
 
 @pytest.mark.parametrize("ailment", [STOPPED, SLOW, NOISY])

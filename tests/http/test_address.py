@@ -278,7 +278,7 @@ def test_the_work_is_bounded(line: str) -> None:
     for addresses in (LISTED, FORWARDED, counting(16), counting(16, "forwarded")):
         addresses.of(PROXY, lines)
         spent = min(timed(addresses, lines) for _ in range(5))
-        assert spent < 0.005
+        assert spent < 0.05
 
 
 def test_long_texts_are_not_remembered() -> None:

@@ -79,6 +79,7 @@ def test_some_are_killed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "2 of 2 killed" in said
 
 
+@pytest.mark.slow
 def test_who_lives_or_is_no_program_is_not_killed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([], (HARMLESS, BROKEN)) == 1
     said = capsys.readouterr().out
@@ -87,6 +88,7 @@ def test_who_lives_or_is_no_program_is_not_killed(capsys: pytest.CaptureFixture[
     assert "0 of 2 killed" in said
 
 
+@pytest.mark.slow
 def test_tests_that_fail_anyway_kill_nobody(capsys: pytest.CaptureFixture[str]) -> None:
     unheard = HARMLESS._replace(killers="tests/limiter/test_limiter.py -k no_such_test")
     assert main(["--jobs=1"], (unheard,)) == 2

@@ -25,17 +25,11 @@ SEEN = f"{PREFIX}seen"
 CLAIM = f"{PREFIX}claim:alerts"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with servers.process(servers.binaries()["valkey"]) as started:
-        yield started
-
-
 @pytest.fixture(params=["valkey", "redis-6.2"], scope="module")
-def any_server(request: pytest.FixtureRequest, server: Server) -> Iterator[Server]:
+def any_server(request: pytest.FixtureRequest, module_valkey: Server) -> Iterator[Server]:
     """The newest server and the oldest: their scripts differ in what they say of errors."""
     if request.param == "valkey":
-        yield server
+        yield module_valkey
         return
     with servers.process(servers.binaries()[request.param]) as started:
         yield started
@@ -134,7 +128,7 @@ def test_every_key_ends_by_itself(url: str, admin: redis.Redis) -> None:
         assert most - 6 < left[key.encode()] <= most
 
 
-def test_nothing_to_tell_is_no_call(server: Server) -> None:
+def test_nothing_to_tell_is_no_call(module_valkey: Server) -> None:
     async def work(a: Board) -> None:
         await a.write([], [])
         assert await a.slices(5, []) == {}
@@ -323,10 +317,10 @@ def test_a_claim_passes_on_after_its_time(url: str) -> None:
 # Redis away
 
 
-def test_without_redis_it_says_so_and_works_again_when_it_is_back(server: Server) -> None:
+def test_without_redis_it_says_so_and_works_again_when_it_is_back(module_valkey: Server) -> None:
     async def work(a: Board) -> None:
         await a.write([(5, 100, b"a")], [b"1"])
-        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(module_valkey.kill)
         for call in (
             lambda: a.write([(5, 100, b"a")]),
             lambda: a.slices(5, [100]),
@@ -335,18 +329,20 @@ def test_without_redis_it_says_so_and_works_again_when_it_is_back(server: Server
         ):
             with pytest.raises(StoreError, match="is it running"):
                 await call()
-        await asyncio.to_thread(server.restart)
+        await asyncio.to_thread(module_valkey.restart)
         await a.write([(5, 100, b"again")])
         assert await a.slices(5, [100]) == {100: {"a": b"again"}}
 
     try:
-        at_boards(f"redis://{HOST}:{server.port}", work, "a")
+        at_boards(f"redis://{HOST}:{module_valkey.port}", work, "a")
     finally:
-        if not server.alive:
-            server.restart()
+        if not module_valkey.alive:
+            module_valkey.restart()
 
 
-def test_a_server_that_hangs_is_an_error_and_no_reply_is_taken_for_another(server: Server) -> None:
+def test_a_server_that_hangs_is_an_error_and_no_reply_is_taken_for_another(
+    module_valkey: Server,
+) -> None:
     async def work(a: Board) -> None:
         await a.write([(5, 100, b"a")], [b"1"])
         line.drop_replies()
@@ -355,7 +351,7 @@ def test_a_server_that_hangs_is_an_error_and_no_reply_is_taken_for_another(serve
         line.drop_replies(False)
         assert await a.slices(5, [100]) == {100: {"a": b"a"}}
 
-    with proxy(server.port) as line:
+    with proxy(module_valkey.port) as line:
         at_boards(f"redis://{HOST}:{line.port}", work, "a")
 
 

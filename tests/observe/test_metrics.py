@@ -6,21 +6,12 @@ import asyncio
 import gc
 import sys
 import threading
-from collections.abc import Iterator
-
-import pytest
 
 from limen import AsyncLimiter, Check, Concurrency, Decision, Limit, Limiter
 from limen.observe import Metrics
 from limen.observe.cells import MOST_NAMES, OTHERS
 from limen.observe.figures import Figures
 from tests import servers
-
-
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    with servers.server(servers.binaries()["valkey"]) as port:
-        yield port
 
 
 def test_decisions_are_counted_by_limit_and_outcome() -> None:
@@ -78,13 +69,13 @@ def test_without_the_store_decisions_are_degraded_and_say_by_whom() -> None:
     assert figures.tables["local"] == 1
 
 
-def test_watched_limiters_tell_of_their_servers_and_tables(port: int) -> None:
+def test_watched_limiters_tell_of_their_servers_and_tables(redis_url: str) -> None:
     metrics = Metrics()
     memory = metrics.watch(Limiter(observers=[metrics]))
     memory.check("k", "5/minute")
 
     async def ask() -> Figures:
-        async with AsyncLimiter(f"redis://127.0.0.1:{port}", observers=[metrics]) as limiter:
+        async with AsyncLimiter(redis_url, observers=[metrics]) as limiter:
             metrics.watch(limiter)
             await asyncio.gather(*[limiter.check(f"k{n}", "5/minute") for n in range(40)])
             return metrics.figures()

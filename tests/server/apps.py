@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -39,9 +39,11 @@ class Asked(msgspec.Struct):
 class App:
     """A handler that responds by the path, and records its calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, begun: Callable[[], None] = lambda: None) -> None:
         self.seen: list[str] = []
         self.go_on = asyncio.Event()
+        self._begun = begun
+        """Called when a request begins that takes a while."""
 
     def begin(self, request: Request) -> Response | None:
         request.route, _, argument = request.path[1:].partition("/")
@@ -70,12 +72,14 @@ class App:
 
     async def do_sleep(self, request: Request) -> Response:
         self.seen.append("sleeps")
+        self._begun()
         await asyncio.sleep(float(request.id))
         self.seen.append("slept")
         return Response(200, [], b"slept")
 
     async def do_until(self, request: Request) -> Response:
         """Respond when a file exists."""
+        self._begun()
         while not Path("/", request.id).exists():  # noqa: ASYNC110, ASYNC240  # another process
             await asyncio.sleep(0.02)
         return Response(200, [], b"slept")
@@ -120,7 +124,7 @@ class TinyProgram:
     def sites(self) -> list[Site]:
         if self._asked.start == "sites":
             raise ConfigurationError("the certificate has gone")
-        connections = HttpConnections(App(), self._asked.limits)
+        connections = HttpConnections(App(lambda: _print("begun")), self._asked.limits)
         tls = Tls(*self._asked.tls) if self._asked.tls else None
         return [Site(listener, connections, tls) for listener in self._listeners]
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Self
 
-from tests.server.raw import until
+from tests.waiting import wait_until
 
 
 class Load:
@@ -33,7 +33,7 @@ class Load:
     def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
-        until(lambda: self.total > 100 or bool(self.failures))
+        wait_until(lambda: self.total > 100 or bool(self.failures))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -52,7 +52,7 @@ class Load:
     def goes_on(self) -> None:
         """Wait until many more have been answered."""
         before = self.total
-        until(lambda: self.total > before + self._steps or bool(self.failures), 60)
+        wait_until(lambda: self.total > before + self._steps or bool(self.failures), 60)
 
     def count(self, names: Iterable[str], allowed: bool) -> None:
         with self._lock:

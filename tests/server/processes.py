@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.server.raw import Raw, until
+from tests.server.raw import Raw
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,14 +51,14 @@ class Process:
 
     def line(self, start: str) -> str:
         """Wait for a line that begins so; return it."""
-        until(lambda: any(line.startswith(start) for line in self.said) or self.has_ended)
+        wait_until(lambda: any(line.startswith(start) for line in self.said) or self.has_ended)
         found = [line for line in self.said if line.startswith(start)]
         assert found, f"it ended, and said {self.said}, {self.complained}"
         return found[0]
 
     def start(self, workers: int = 1) -> Process:
         """Wait until so many workers are ready."""
-        until(lambda: len(self.ready) >= workers or self.has_ended)
+        wait_until(lambda: len(self.ready) >= workers or self.has_ended)
         assert len(self.ready) >= workers, self.complained
         return self
 

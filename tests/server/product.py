@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.server.raw import Raw, Response, request, until
+from tests.server.raw import Raw, Response, request
+from tests.waiting import wait_until
 
 _ADDRESS = re.compile(r"serves at http://127\.0\.0\.1:(\d+)")
 _ADMIN = re.compile(r"dashboard +http://127\.0\.0\.1:(\d+)/")
@@ -72,7 +73,7 @@ class Product:
         return self.admin_port if is_control_path(path) else self.port
 
     def _printed(self, port: re.Pattern[str]) -> int:
-        until(lambda: bool(port.search("".join(self.said))) or self.has_ended)
+        wait_until(lambda: bool(port.search("".join(self.said))) or self.has_ended)
         match = port.search("".join(self.said))
         assert match, f"it ended, and said {self.said}, {self.complained}"
         return int(match[1])
@@ -121,7 +122,7 @@ class Product:
         if not self.has_ended:
             self._process.kill()
             self._process.wait(10)
-        until(lambda: not any(map(_is_there, workers)))
+        wait_until(lambda: not any(map(_is_there, workers)))
         for listener in self._listeners:
             listener.join(10)
         for stream in (self._process.stdout, self._process.stderr):

@@ -6,7 +6,6 @@ import json
 import select
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -121,11 +120,3 @@ def request(path: str = "/", *headers: str, method: str = "GET", body: bytes = b
     if body:
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join([*lines, "", ""]).encode() + body
-
-
-def until(true: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, f"still not so after {seconds} s"
-        time.sleep(0.01)

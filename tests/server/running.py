@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.servers import free_port
+from tests.waiting import wait_until
 
 _PATIENCE_S = 20.0
 
@@ -71,12 +71,11 @@ class Running:
 
     def _wait(self) -> None:
         assert self.process is not None
-        ends = time.monotonic() + _PATIENCE_S
-        while time.monotonic() < ends:
-            assert self.process.poll() is None, self.printed
-            try:
-                with urllib.request.urlopen(f"{self.url}/readyz", timeout=5):
-                    return
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.02)
-        raise AssertionError(f"it did not get ready: {self.printed}")
+        process = self.process
+
+        def is_ready() -> bool:
+            assert process.poll() is None, self.printed
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=5):
+                return True
+
+        wait_until(is_ready, _PATIENCE_S, ignoring=OSError, details=lambda: self.printed)

@@ -12,7 +12,7 @@ import pytest
 
 from limen.server.process.certificate import expiry_warning, validity
 from tests.server.product import Product, product
-from tests.server.raw import until
+from tests.waiting import wait_until
 
 PAIRS = Path(__file__).parent / "tls"
 ONE = PAIRS / "one.crt"
@@ -79,23 +79,23 @@ def test_the_service_warns_at_start_and_at_reload(tmp_path: Path) -> None:
     for ending in ("crt", "key"):
         shutil.copyfile(PAIRS / f"expired.{ending}", tmp_path / ending)
     with product(tmp_path / "served", **settings) as served:
-        until(lambda: f"{tmp_path / 'crt'} expired on 2021-01-01 00:00 UTC" in logged(served))
+        wait_until(lambda: f"{tmp_path / 'crt'} expired on 2021-01-01 00:00 UTC" in logged(served))
         assert logged(served).count("expired on") == 1, "once for HTTP and gRPC"
         make(tmp_path, 2)
         served.signal(signal.SIGHUP)
-        until(lambda: "in 2.0 days" in logged(served))
+        wait_until(lambda: "in 2.0 days" in logged(served))
         make(tmp_path, 30)
         served.signal(signal.SIGHUP)
-        until(lambda: logged(served).count("SIGHUP: rules") == 2)
+        wait_until(lambda: logged(served).count("SIGHUP: rules") == 2)
         assert logged(served).count("TLS:") == 2
 
 
 def test_a_failed_reload_does_not_say_that_the_certificate_was_loaded(tmp_path: Path) -> None:
     settings = make(tmp_path, 2)
     with product(tmp_path / "served", **settings) as served:
-        until(lambda: "in 2.0 days" in logged(served))
+        wait_until(lambda: "in 2.0 days" in logged(served))
         (tmp_path / "crt").write_text("nonsense")
         served.signal(signal.SIGHUP)
-        until(lambda: "SIGHUP: rules" in logged(served))
+        wait_until(lambda: "SIGHUP: rules" in logged(served))
         assert "the certificate stays as it was: TLS:" in logged(served)
         assert "loaded anew" not in logged(served)

@@ -102,18 +102,12 @@ PART_FIELDS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[Server]:
-    with process(binaries()["valkey"]) as started:
-        yield started
-
-
 @pytest.fixture(scope="module", params=["memory", "valkey"])
 def service(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Asker]:
     """Each test has users of its own."""
     url = "memory://"
     if request.param == "valkey":
-        url = f"redis://{HOST}:{request.getfixturevalue('valkey').port}"
+        url = f"redis://{HOST}:{request.getfixturevalue('module_valkey').port}"
     # Long enough for a machine that has much else to do.
     flags: dict[str, Any] = {"store.url": url, "store.deadline": 5.0}
     with asking(tmp_path_factory.mktemp(request.param), RULES, flags) as [started]:

@@ -15,7 +15,8 @@ from limen.server.process import control_plane
 from limen.server.process.control_plane import ControlServer
 from limen.server.process.listen import bind
 from tests.server.product import Product, product
-from tests.server.raw import HOST, CutShort, Raw, until
+from tests.server.raw import HOST, CutShort, Raw
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +31,12 @@ def test_silent_connections_are_limited_and_the_data_plane_answers(served: Produ
         silent = [stack.enter_context(Raw(served.admin_port)) for _ in range(300)]
         for raw in silent:
             raw.socket.setblocking(False)
-        until(lambda: sum(map(_is_closed, silent)) >= 50)
+        wait_until(lambda: sum(map(_is_closed, silent)) >= 50)
         with Raw(served.port) as raw:
             assert raw.get("/healthz").status == 200
         with Raw(served.admin_port) as raw, pytest.raises((CutShort, ConnectionError)):
             raw.get("/healthz")
-    until(lambda: served.ask("/metrics").status == 200)
+    wait_until(lambda: served.ask("/metrics").status == 200)
 
 
 def _is_closed(raw: Raw) -> bool:

@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,28 +21,16 @@ import redis
 from limen.rules.document import digest
 from limen.rules.stores.sql import SqlStore
 from limen.server.envoy.schema import SHOULD_RATE_LIMIT, RateLimitRequest
-from tests import postgres
 from tests.postgres import Postgres
 from tests.server.admin.driving import ADMIN
 from tests.server.product import Product, product
-from tests.server.raw import Response, until
-from tests.servers import HOST, Server, binaries, process
+from tests.server.raw import Response
+from tests.servers import HOST, Server
+from tests.waiting import wait_until
 
 BEARER = f"Authorization: Bearer {ADMIN}"
 BLOCK = {"rules": [{"name": "no", "mode": "block"}]}
 NEWER = "the rule database has schema revision 9999, and this limen supports revisions up to 0003"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    with postgres.postgres() as started:
-        yield started
-
-
-@pytest.fixture
-def valkey() -> Iterator[Server]:
-    with process(binaries()["valkey"]) as started:
-        yield started
 
 
 def read(response: Response) -> Any:
@@ -129,22 +116,22 @@ def test_newer_schema_that_cannot_be_read_ends_the_first_start(tmp_path: Path) -
 
 
 def test_read_only_postgresql_is_reported_before_a_save_fails(
-    tmp_path: Path, server: Postgres
+    tmp_path: Path, postgres: Postgres
 ) -> None:
-    url = server.create_database("read_only")
+    url = postgres.create_database("read_only")
     asyncio.run(keep_block(url))
     with product(tmp_path, auth__admin_token=ADMIN, rules=url) as service:
         assert not is_allowed(service)
         assert trouble(service) == []
-        server.execute("ALTER DATABASE read_only SET default_transaction_read_only = on")
-        until(lambda: trouble(service) == ["read-only"])
+        postgres.execute("ALTER DATABASE read_only SET default_transaction_read_only = on")
+        wait_until(lambda: trouble(service) == ["read-only"])
         assert not is_allowed(service)
         refused = save(service, 1, {"rules": []})
         assert refused.status == 503
         assert "the server is read-only" in refused.problem["detail"]
         assert trouble(service) == ["read-only"]
-        server.execute("ALTER DATABASE read_only RESET default_transaction_read_only")
-        until(lambda: trouble(service) == [])
+        postgres.execute("ALTER DATABASE read_only RESET default_transaction_read_only")
+        wait_until(lambda: trouble(service) == [])
 
 
 def should_rate_limit(service: Product) -> grpc.StatusCode:
@@ -180,17 +167,17 @@ STARTING = [503] * 5 + [504] * 2
 
 
 def test_service_listens_before_a_frozen_postgresql_has_rules(
-    tmp_path: Path, server: Postgres
+    tmp_path: Path, postgres: Postgres
 ) -> None:
-    url = server.create_database("frozen")
+    url = postgres.create_database("frozen")
     asyncio.run(keep_block(url))
     settings = {"auth__admin_token": ADMIN, "gateway__trusted_proxies": HOST, "rules": url}
-    server.pause()
+    postgres.pause()
     try:
         began = time.monotonic()
         with product(tmp_path, **settings) as service:
             assert service.ask("/healthz").status == 200
-            assert time.monotonic() - began < 12, "it takes 4 s, on a machine without other work"
+            assert time.monotonic() - began < 40, "it takes 4 s, on a machine without other work"
             ready = service.ask("/readyz")
             assert (ready.status, ready.headers["retry-after"]) == (503, "1")
             assert read(ready)["status"] == "starting"
@@ -203,38 +190,39 @@ def test_service_listens_before_a_frozen_postgresql_has_rules(
             # The kill switch lets everybody pass, whatever the rules are.
             turn = service.ask("/admin/v1/kill-switch", BEARER, method="PUT", body={"on": True})
             assert turn.status == 200
-            until(lambda: is_allowed(service))
+            wait_until(lambda: is_allowed(service))
             service.ask("/admin/v1/kill-switch", BEARER, method="PUT", body={"on": False})
-            until(lambda: [each.status for each in decisions(service)] == STARTING)
-            server.resume()
-            until(lambda: service.ask("/readyz").status == 200)
+            wait_until(lambda: [each.status for each in decisions(service)] == STARTING)
+            postgres.resume()
+            wait_until(lambda: service.ask("/readyz").status == 200)
             assert not is_allowed(service)
             assert should_rate_limit(service) == grpc.StatusCode.OK
     finally:
-        server.resume()
+        postgres.resume()
 
 
+@pytest.mark.slow
 def test_first_answers_are_by_the_last_good_rules_while_postgresql_is_frozen(
-    tmp_path: Path, server: Postgres
+    tmp_path: Path, postgres: Postgres
 ) -> None:
-    url = server.create_database("last_good")
+    url = postgres.create_database("last_good")
     asyncio.run(keep_block(url))
     with product(tmp_path, rules=url) as service:
-        until(lambda: read(service.ask("/readyz"))["status"] == "ok")
+        wait_until(lambda: read(service.ask("/readyz"))["status"] == "ok")
         service.signal(signal.SIGTERM)
         assert service.code() == 0
     asyncio.run(empty(url))
-    server.pause()
+    postgres.pause()
     try:
         with product(tmp_path, rules=url) as service:
             assert not is_allowed(service)
             assert read(service.ask("/readyz"))["rules_source"] == "last-good"
-            server.resume()
+            postgres.resume()
             # Tables that are missing are made also where rules came from elsewhere.
-            until(lambda: "tokens" not in read(service.ask("/readyz"))["trouble"])
+            wait_until(lambda: "tokens" not in read(service.ask("/readyz"))["trouble"])
             assert not is_allowed(service)
     finally:
-        server.resume()
+        postgres.resume()
 
 
 async def empty(url: str) -> None:
@@ -245,19 +233,22 @@ async def empty(url: str) -> None:
         await connection.close()
 
 
-def test_tables_are_made_when_a_frozen_postgresql_goes_on(tmp_path: Path, server: Postgres) -> None:
-    url = server.create_database("no_tables")
-    server.pause()
+@pytest.mark.slow
+def test_tables_are_made_when_a_frozen_postgresql_goes_on(
+    tmp_path: Path, postgres: Postgres
+) -> None:
+    url = postgres.create_database("no_tables")
+    postgres.pause()
     try:
         with product(tmp_path, auth__admin_token=ADMIN, rules=url) as service:
             assert service.ask("/readyz").status == 503
-            server.resume()
-            until(lambda: service.ask("/readyz").status == 200)
+            postgres.resume()
+            wait_until(lambda: service.ask("/readyz").status == 200)
             assert is_allowed(service), "there are no rules yet"
             assert save(service, 0, BLOCK).status == 200
-            until(lambda: not is_allowed(service))
+            wait_until(lambda: not is_allowed(service))
     finally:
-        server.resume()
+        postgres.resume()
 
 
 def test_invalid_rules_in_a_database_end_the_first_start(tmp_path: Path) -> None:
@@ -274,32 +265,33 @@ def test_invalid_rules_in_a_database_end_the_first_start(tmp_path: Path) -> None
         assert "rules[0].mode" in "".join(service.complained)
 
 
+@pytest.mark.slow
 def test_rolling_restart_keeps_workers_with_rules_until_the_new_ones_have_some(
-    tmp_path: Path, valkey: Server, server: Postgres
+    tmp_path: Path, valkey: Server, postgres: Postgres
 ) -> None:
-    url = server.create_database("rolling")
+    url = postgres.create_database("rolling")
     asyncio.run(keep_block(url))
     store = f"redis://{HOST}:{valkey.port}"
     settings = {"auth__admin_token": ADMIN, "rules": url, "workers": "2", "store__url": store}
     with product(tmp_path, **settings) as service:
-        until(lambda: len(service.workers) == 2)
-        until(lambda: service.ask("/readyz").status == 200)
+        wait_until(lambda: len(service.workers) == 2)
+        wait_until(lambda: service.ask("/readyz").status == 200)
         old = set(service.workers)
-        server.pause()
+        postgres.pause()
         try:
             # Without any other source, the new workers have to wait for the database.
             with redis.Redis(HOST, valkey.port) as client:
                 client.flushall()
             (service.folder / ".limen" / "rules.last-good.json").unlink()
             service.signal(signal.SIGHUP)
-            until(lambda: len(service.workers) == 3)
+            wait_until(lambda: len(service.workers) == 3)
             end = time.monotonic() + 4  # longer than a worker waits that is alone
             while time.monotonic() < end:
                 assert not is_allowed(service)
             assert old < set(service.workers)
         finally:
-            server.resume()
-        until(lambda: not old & set(service.workers) and len(service.workers) == 2)
+            postgres.resume()
+        wait_until(lambda: not old & set(service.workers) and len(service.workers) == 2)
         assert not is_allowed(service)
 
 

@@ -15,8 +15,8 @@ from tests.server.admin.driving import ADMIN
 from tests.server.asking import Asker, asking
 from tests.server.full_disk import Disk, mounted
 from tests.server.product import Product, product
-from tests.server.raw import until
 from tests.servers import HOST, binaries, process
+from tests.waiting import wait_until
 
 NONE = "rules: [{name: nobody, mode: block}]"
 REASON = "kill-switch cannot be written: No space left on device"
@@ -42,19 +42,19 @@ def allows(service: Product) -> bool:
 def test_service_starts_again_on_a_full_disk(disk: Disk, flags: tuple[str, ...]) -> None:
     (disk.path / "rules.yaml").write_text(NONE)
     with product(disk.path, *flags) as service:
-        until(lambda: health(service)["rules"] != "", 60)
-        until(lambda: (disk.path / ".limen" / "tokens.last-good.json").exists())
+        wait_until(lambda: health(service)["rules"] != "", 60)
+        wait_until(lambda: (disk.path / ".limen" / "tokens.last-good.json").exists())
         service.signal(signal.SIGTERM)
         assert service.code() == 0
     token = (disk.path / ".limen" / "admin-token").read_text().strip()
     disk.fill()
     with product(disk.path, *flags) as service:
-        until(lambda: health(service)["rules"] != "", 60)
+        wait_until(lambda: health(service)["rules"] != "", 60)
         assert allows(service) is (flags == ())
         allowed = service.ask("/admin/v1/stats", f"Authorization: Bearer {token}")
         assert allowed.status == 200
         disk.free()
-        until(lambda: health(service)["status"] == "ok")
+        wait_until(lambda: health(service)["status"] == "ok")
 
 
 def turn(service: Product, token: str, *, on: bool) -> dict[str, Any]:
@@ -66,13 +66,14 @@ def turn(service: Product, token: str, *, on: bool) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.slow
 def test_kill_switch_on_a_full_disk_reaches_all_processes_by_redis(disk: Disk) -> None:
     (disk.path / "rules.yaml").write_text(NONE)
     with process(binaries()["valkey"]) as valkey:
         url = f"redis://{HOST}:{valkey.port}"
         flags = ("--rules", "rules.yaml", "--store", url, "--workers", "2")
         with product(disk.path, *flags, auth__admin_token=ADMIN) as service:
-            until(lambda: health(service)["instances"] == 2, 60)
+            wait_until(lambda: health(service)["instances"] == 2, 60)
             disk.fill()
             turned = turn(service, ADMIN, on=True)
             assert (turned["on"], turned["other_hosts"]) == (True, "reached")
@@ -85,14 +86,14 @@ def test_kill_switch_on_a_full_disk_reaches_all_processes_by_redis(disk: Disk) -
                 known = {(each["kill_switch"], "switch" in each["trouble"]) for each in told}
                 return known == {(kill_switch, "switch" in trouble)}
 
-            until(lambda: said("on for all rules", "switch"))
+            wait_until(lambda: said("on for all rules", "switch"))
             assert all(allows(service) for _ in range(20))
             turn(service, ADMIN, on=False)
-            until(lambda: said("off", "switch"))
+            wait_until(lambda: said("off", "switch"))
             turn(service, ADMIN, on=True)
-            until(lambda: said("on for all rules", "switch"))
+            wait_until(lambda: said("on for all rules", "switch"))
             disk.free()
-            until(lambda: said("on for all rules"))
+            wait_until(lambda: said("on for all rules"))
             assert "\nall\n" in (disk.path / ".limen" / "kill-switch").read_text()
             complaints = [line for line in service.complained if REASON in line]
             # At least once for each worker, at most once for each change of the switch.
@@ -105,17 +106,17 @@ def test_kill_switch_on_a_full_disk_holds_in_memory_without_redis(disk: Disk) ->
         turned = turn_here(service, on=True)
         assert REASON in turned["warning"]
         assert "It is in force in this process until it restarts" in turned["warning"]
-        until(lambda: service.check({"user": "a"}).allowed)
-        until(lambda: "switch" in service.service.health.trouble)
+        wait_until(lambda: service.check({"user": "a"}).allowed)
+        wait_until(lambda: "switch" in service.service.health.trouble)
         assert told_here(service)["on"] is True
         turn_here(service, on=False)
-        until(lambda: not service.check({"user": "a"}).allowed)
+        wait_until(lambda: not service.check({"user": "a"}).allowed)
         os.kill(os.getpid(), signal.SIGUSR1)
-        until(lambda: service.check({"user": "a"}).allowed)
+        wait_until(lambda: service.check({"user": "a"}).allowed)
         disk.free()
-        until(lambda: "switch" not in service.service.health.trouble)
+        wait_until(lambda: "switch" not in service.service.health.trouble)
         assert turn_here(service, on=False)["warning"] is None
-        until(lambda: not service.check({"user": "a"}).allowed)
+        wait_until(lambda: not service.check({"user": "a"}).allowed)
 
 
 def turn_here(service: Asker, *, on: bool) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from limen import wire
 from limen.server.worker.container import Health
 from tests.servers import HOST, free_port
 from tests.test_docs import ROOT, blocks_of
+from tests.waiting import wait_until
 
 PAGE = ROOT / "docs" / "service.md"
 TEXT = PAGE.read_text()
@@ -101,15 +102,13 @@ def served(folder: Path, environment: dict[str, str]) -> Iterator[dict[str, int]
             stderr=output,
         )
     try:
-        end = time.monotonic() + 20
-        while True:
-            try:
-                urllib.request.urlopen(f"http://{HOST}:{port}/readyz", timeout=5).close()
-                break
-            except OSError:
-                assert process.poll() is None, log.read_text()
-                assert time.monotonic() < end, log.read_text()
-                time.sleep(0.05)
+
+        def is_ready() -> bool:
+            assert process.poll() is None, log.read_text()
+            with urllib.request.urlopen(f"http://{HOST}:{port}/readyz", timeout=5):
+                return True
+
+        wait_until(is_ready, ignoring=OSError, details=log.read_text)
         yield {"localhost:8080": port, "localhost:8082": admin_port}
         process.terminate()
         assert process.wait(15) == 0, log.read_text()

@@ -22,7 +22,8 @@ import uvloop
 from limen.server.http import HttpConnections, HttpLimits, Request, Response, connection
 from limen.server.http.connection import MAX_HEADERS, MAX_PIPELINED, HttpConnection
 from tests.server.apps import App
-from tests.server.raw import HOST, CutShort, Raw, request, until
+from tests.server.raw import HOST, CutShort, Raw, request
+from tests.waiting import generous, wait_until
 
 MAX_BODY = 30_000
 LIMITS = HttpLimits(
@@ -59,7 +60,7 @@ class Served:
     @property
     def connection(self) -> HttpConnection:
         """The only connection."""
-        until(lambda: len(self.connections) == 1)
+        wait_until(lambda: len(self.connections) == 1)
         [each] = self.connections._all
         return each
 
@@ -109,11 +110,11 @@ def patient() -> Iterator[Served]:
 
 
 @contextmanager
-def lasting(least: float, most: float) -> Iterator[None]:
+def lasting(least_s: float) -> Iterator[None]:
+    """Check that something takes as long as a timeout of ours, and not for ever."""
     began = time.monotonic()
     yield
-    took = time.monotonic() - began
-    assert least <= took <= most, f"took {took:.2f} s"
+    assert least_s <= time.monotonic() - began <= 20
 
 
 # Time
@@ -121,7 +122,7 @@ def lasting(least: float, most: float) -> Iterator[None]:
 
 @pytest.mark.parametrize("start", [b"GET /", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nX: "])
 def test_a_head_that_trickles_in_is_refused_in_the_end(quick: Served, start: bytes) -> None:
-    with lasting(0.25, 3), quick.raw() as raw, trickling(raw, start):
+    with lasting(0.25), quick.raw() as raw, trickling(raw, start):
         response = raw.response()
         assert (response.status, response.closes) == (408, True)
         assert "in time" in response.problem["detail"]
@@ -130,7 +131,7 @@ def test_a_head_that_trickles_in_is_refused_in_the_end(quick: Served, start: byt
 
 def test_a_body_that_trickles_in_is_refused_in_the_end(quick: Served) -> None:
     start = request("/echo", "Content-Length: 1000", method="POST")
-    with lasting(0.25, 3), quick.raw() as raw, trickling(raw, start):
+    with lasting(0.25), quick.raw() as raw, trickling(raw, start):
         assert raw.response().problem["status"] == 408
         assert raw.ends()
     assert quick.app.seen == []
@@ -157,7 +158,7 @@ def trickling(raw: Raw, start: bytes) -> Iterator[None]:
 
 
 def test_who_says_nothing_is_sent_away_without_a_word(quick: Served) -> None:
-    with lasting(0.25, 3), quick.raw() as raw:
+    with lasting(0.25), quick.raw() as raw:
         assert raw.ends()
 
 
@@ -166,7 +167,7 @@ def test_an_idle_connection_is_closed_after_a_while_and_not_before(quick: Served
         for _ in range(3):
             assert raw.get().status == 200
             time.sleep(0.2)
-        with lasting(0.35, 3):
+        with lasting(0.35):
             raw.get()
             assert raw.ends()
 
@@ -228,8 +229,8 @@ def test_a_413_is_not_overtaken_by_a_reset(quick: Served) -> None:
         assert (answer.status, answer.closes) == (413, True)
         assert raw.ends()
         raw.send(bytes(1_000_000))  # is still read
-        with lasting(0, 5), trickling(raw, b"x"):
-            until(lambda: len(quick.connections) == 0)
+        with lasting(0), trickling(raw, b"x"):
+            wait_until(lambda: len(quick.connections) == 0)
 
 
 def test_who_sends_on_and_on_behind_the_last_answer_is_not_listened_to(
@@ -261,7 +262,7 @@ def test_who_waits_for_100_behind_the_last_answer_is_sent_away_too(
         raw.send(first + request("/echo", *asked, method="POST"))
         assert raw.response().closes
         assert raw.ends()
-        until(lambda: len(patient.connections) == 0)
+        wait_until(lambda: len(patient.connections) == 0)
     assert len(caplog.records) == (b"bug" in first)
 
 
@@ -273,7 +274,7 @@ def test_who_is_refused_while_it_waits_for_100_is_not_told_to_go_on(
         raw.send(request("/echo", *asked, method="POST") + b"zz\r\n")
         assert raw.response().status == 400
         assert raw.ends()
-        until(lambda: len(patient.connections) == 0)
+        wait_until(lambda: len(patient.connections) == 0)
     assert patient.app.seen == []
     assert caplog.records == []
 
@@ -307,20 +308,20 @@ def test_five_hundred_slow_clients_do_not_slow_a_quick_one() -> None:
                 start = time.monotonic()
                 assert raw.get().status == 200
                 times.append(time.monotonic() - start)
-        assert sorted(times)[len(times) // 2] < 0.1
+        assert sorted(times)[len(times) // 2] < generous(0.1)
         for index, each in enumerate(slow):
             assert index % 4 == 3 or each.response().status == 408
             assert each.ends()
-        assert time.monotonic() < end + 4.0
+        assert time.monotonic() < end + 20
 
 
 def test_who_does_not_read_the_answer_is_cut_off(quick: Served) -> None:
     with quick.raw() as raw:
         raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        with lasting(0.3, 5):
+        with lasting(0.3):
             raw.send(request("/big/60000"))
-            until(lambda: len(quick.connections) == 1)
-            until(lambda: len(quick.connections) == 0)
+            wait_until(lambda: len(quick.connections) == 1)
+            wait_until(lambda: len(quick.connections) == 0)
 
 
 @pytest.mark.parametrize("path", ["/big/8", "/refused"])
@@ -331,10 +332,12 @@ def test_who_asks_on_and_on_without_reading_is_cut_off(quick: Served, path: str)
         watched = quick.connection
         while not watched._write_paused:
             raw.send(request(path) * 100)
-            until(lambda: watched._write_paused or not quick.call(lambda: len(watched._pending)))
+            wait_until(
+                lambda: watched._write_paused or not quick.call(lambda: len(watched._pending))
+            )
             unsent = max(unsent, quick.call(watched.transport.get_write_buffer_size))
         assert watched._read_paused or path == "/refused"
-        until(lambda: len(quick.connections) == 0)
+        wait_until(lambda: len(quick.connections) == 0)
     # The high-water mark of a transport is 64 KiB.
     assert 65_536 < unsent < 100_000
 
@@ -343,7 +346,7 @@ def test_pipelined_requests_wait_for_a_client_that_does_not_read(patient: Served
     with patient.raw() as raw:
         raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         raw.send(request("/big/8000") + request("/big/1") * 50)
-        until(lambda: patient.app.seen == ["big"])
+        wait_until(lambda: patient.app.seen == ["big"])
         time.sleep(0.2)
         assert patient.app.seen == ["big"]
         assert len(raw.response().body) == 8_000 * 1_024
@@ -352,7 +355,7 @@ def test_pipelined_requests_wait_for_a_client_that_does_not_read(patient: Served
 
 
 def test_who_reads_slowly_but_reads_gets_all_responses(quick: Served) -> None:
-    with quick.raw() as raw, lasting(0.6, 10):
+    with quick.raw() as raw, lasting(0.6):
         raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         raw.send(request("/big/64") * 160)
         size = 0
@@ -373,7 +376,7 @@ def test_a_client_is_not_late_while_the_server_does_not_read(quick: Served) -> N
     rest = request("/echo", body=b"abc")
     with quick.raw() as raw:
         raw.send(request("/late") + request() + rest[:-1])
-        until(lambda: quick.app.seen == ["waits"])
+        wait_until(lambda: quick.app.seen == ["waits"])
         sender = threading.Thread(target=send_all, args=(raw, rest[-1:] + request() * 500_000))
         sender.start()
         sender.join(0.8)
@@ -453,7 +456,7 @@ def test_there_are_not_too_many_headers(patient: Served, packet: int) -> None:
 )
 def test_what_never_ends_is_refused_when_it_is_too_large(patient: Served, start: bytes) -> None:
     more = b"x" * 1_000 if start else b"\r\n" * 500
-    with patient.raw() as raw, lasting(0, 3):
+    with patient.raw() as raw, lasting(0):
         raw.send(start)
         with suppress(ConnectionError):
             for _ in range(100):
@@ -553,7 +556,7 @@ def test_a_late_body_behind_a_request_is_refused_in_its_turn(quick: Served) -> N
     with quick.raw() as raw:
         raw.send(request("/late") + request("/echo", "Content-Length: 9"))
         watched = quick.connection
-        until(lambda: watched._discards)
+        wait_until(lambda: watched._discards)
         assert not raw.has_answer()
         quick.call(quick.app.go_on.set)
         assert raw.response().body == b"late"
@@ -703,7 +706,7 @@ def test_half_closed_connection_ends_behind_a_response_without_waiting(
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", request("/echo", "Content-Length: 9")])
 def test_who_hangs_up_within_a_request_is_not_waited_for(patient: Served, sent: bytes) -> None:
-    with patient.raw() as raw, lasting(0, 1):
+    with patient.raw() as raw, lasting(0):
         raw.send(sent)
         raw.socket.shutdown(socket.SHUT_WR)
         assert raw.ends()
@@ -714,12 +717,12 @@ def test_a_decision_in_progress_is_completed_when_the_client_has_gone(
 ) -> None:
     with patient.raw() as raw:
         raw.send(request("/sleep/0.3") + request("/echo"))
-        until(lambda: patient.app.seen == ["sleeps"])
+        wait_until(lambda: patient.app.seen == ["sleeps"])
         linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"
         raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    until(lambda: patient.app.seen == ["sleeps", "slept"])
+    wait_until(lambda: patient.app.seen == ["sleeps", "slept"])
     done = patient.connections.wait_until_done()
-    asyncio.run_coroutine_threadsafe(done, patient.loop).result(1)
+    asyncio.run_coroutine_threadsafe(done, patient.loop).result(20)
     assert patient.app.seen == ["sleeps", "slept"], "the request behind it was dropped"
     assert caplog.records == []
 
@@ -769,7 +772,7 @@ def test_a_cancelled_request_ends_the_connection(patient: Served) -> None:
         raw.send(request("/cancelled"))
         with pytest.raises((CutShort, ConnectionResetError)):
             raw.response()
-    until(lambda: len(patient.connections) == 0)
+    wait_until(lambda: len(patient.connections) == 0)
 
 
 def test_answers_are_dated_and_do_not_say_by_whom(patient: Served) -> None:
@@ -786,25 +789,25 @@ def test_an_idle_connection_may_ask_once_more_when_the_server_ends(patient: Serv
     with patient.raw() as asks, patient.raw() as idle, patient.raw() as fresh:
         asks.get()
         idle.get()
-        until(lambda: len(patient.connections) == 3)
+        wait_until(lambda: len(patient.connections) == 3)
         patient.call(patient.connections.drain)
         time.sleep(0.5)
-        with lasting(0, 3):
+        with lasting(0):
             response = asks.get()
             assert (response.status, response.closes) == (200, True)
             assert asks.ends()
             assert idle.ends()
             assert fresh.ends()
     done = patient.connections.wait_until_done()
-    asyncio.run_coroutine_threadsafe(done, patient.loop).result(1)
+    asyncio.run_coroutine_threadsafe(done, patient.loop).result(20)
 
 
 def test_requests_in_progress_are_finished_when_the_server_ends(patient: Served) -> None:
     with patient.raw() as works, patient.raw() as sends:
         works.send(request("/sleep/0.8") + request())
         sends.send(request("/echo", "Content-Length: 4") + b"ab")
-        until(lambda: patient.app.seen == ["sleeps"])
-        until(lambda: any(each._receiving for each in list(patient.connections._all)))
+        wait_until(lambda: patient.app.seen == ["sleeps"])
+        wait_until(lambda: any(each._receiving for each in list(patient.connections._all)))
         patient.call(patient.connections.drain)
         sends.send(b"cd")
         response = sends.response()
@@ -821,8 +824,8 @@ def test_what_is_cut_off_leaves_nothing_running(
 ) -> None:
     with patient.raw() as raw:
         raw.send(request("/sleep/60"))
-        until(lambda: patient.app.seen == ["sleeps"])
-        asyncio.run_coroutine_threadsafe(patient.connections.cut(), patient.loop).result(5)
+        wait_until(lambda: patient.app.seen == ["sleeps"])
+        asyncio.run_coroutine_threadsafe(patient.connections.cut(), patient.loop).result(20)
         assert len(patient.connections) == 0
         assert not patient.connections._orphans
     assert caplog.text == ""
@@ -839,7 +842,7 @@ def test_a_flood_of_connections_leaves_those_before_it_alone(
             with patient.raw() as raw, pytest.raises((CutShort, ConnectionError)):
                 raw.get()
         assert {raw.get().status for raw in first} == {200}
-    until(lambda: len(patient.connections) == 0)
+    wait_until(lambda: len(patient.connections) == 0)
     with patient.raw() as raw:
         assert raw.get().status == 200
     [record] = caplog.records
@@ -853,8 +856,8 @@ def test_closed_connection_frees_its_memory_at_once(quick: Served) -> None:
         with quick.raw() as raw:
             raw.send(request("/echo", f"Content-Length: {MAX_BODY}") + b"x" * 20_000)
             freed = weakref.ref(quick.connection)
-        until(lambda: len(quick.connections) == 0)
-        until(lambda: freed() is None)
+        wait_until(lambda: len(quick.connections) == 0)
+        wait_until(lambda: freed() is None)
     finally:
         gc.enable()
 
@@ -868,7 +871,7 @@ def test_idle_connection_holds_no_request(patient: Served) -> None:
     with patient.raw() as raw:
         raw.send(request("/echo", f"Content-Length: {MAX_BODY}") + b"x" * MAX_BODY)
         assert len(raw.response().body) == MAX_BODY
-        until(lambda: held() == before)
+        wait_until(lambda: held() == before)
 
 
 def test_bug_while_a_refusal_is_written_is_logged_and_answered_with_500(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,17 +13,12 @@ import pytest
 from limen import Limiter, wire
 from tests.server.hammering import Load
 from tests.server.product import Product, product
-from tests.server.raw import Raw, request, until
-from tests.servers import HOST, Server, binaries, process
+from tests.server.raw import Raw, request
+from tests.servers import HOST, Server
+from tests.waiting import wait_until
 
 WIDE, TIGHT = "10000/day", "400/day"
 SECRET = "the same for all workers, 0123456789abcdef"
-
-
-@pytest.fixture
-def valkey() -> Iterator[Server]:
-    with process(binaries()["valkey"]) as started:
-        yield started
 
 
 def asking(port: int) -> Load:
@@ -49,6 +43,7 @@ def asking(port: int) -> Load:
     return Load(ask, keeping=4, changing=3, steps=400)
 
 
+@pytest.mark.slow
 def test_a_rolling_restart_fails_no_request_and_counts_each(valkey: Server, tmp_path: Path) -> None:
     url = f"redis://{HOST}:{valkey.port}"
     flags = ("--store", url, "--workers", "2", "--log-format", "json")
@@ -59,8 +54,8 @@ def test_a_rolling_restart_fails_no_request_and_counts_each(valkey: Server, tmp_
             for round_ in (1, 2):
                 old = served.workers
                 served.signal(signal.SIGHUP)
-                until(lambda: _replaced(served) == round_, 60)  # noqa: B023
-                until(lambda: not set(served.workers) & set(old), 60)  # noqa: B023
+                wait_until(lambda: _replaced(served) == round_, 60)  # noqa: B023
+                wait_until(lambda: not set(served.workers) & set(old), 60)  # noqa: B023
                 load.goes_on()
         assert load.failures == []
         # What the first workers wrote, the last ones read.
@@ -85,8 +80,8 @@ def test_a_rolling_restart_fails_no_request_and_counts_each(valkey: Server, tmp_
 
 
 def _wait_until_ready(served: Product) -> None:
-    until(lambda: served.ask("/readyz").status == 200, 30)
-    until(lambda: len(served.workers) == 2)
+    wait_until(lambda: served.ask("/readyz").status == 200, 30)
+    wait_until(lambda: len(served.workers) == 2)
 
 
 def _replaced(served: Product) -> int:

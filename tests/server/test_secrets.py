@@ -27,10 +27,11 @@ from limen.server.process.data_plane import DataPlane
 from limen.server.process.logs import JsonLines, TextLines
 from limen.server.settings import load
 from limen.server.worker.container import Service
-from tests.postgres import PASSWORD, Postgres, postgres
+from tests.postgres import PASSWORD, Postgres
 from tests.server.product import Product, environment, product
-from tests.server.raw import HOST, Raw, Response, request, until
+from tests.server.raw import HOST, Raw, Response, request
 from tests.servers import Server, binaries, process
+from tests.waiting import wait_until
 
 REDIS = "canary-redis-31f9c2"
 ADMIN = "canary-admin-8b1d77-0123456789abcdef"
@@ -108,12 +109,6 @@ def _around(text: str, found: str) -> str:
     return text[max(0, at - 100) : at + len(found) + 20]
 
 
-@pytest.fixture(scope="module")
-def database() -> Iterator[Postgres]:
-    with postgres() as started:
-        yield started
-
-
 @pytest.fixture
 def valkey() -> Iterator[Server]:
     with process(binaries()["valkey"], "--requirepass", REDIS) as started:
@@ -157,12 +152,12 @@ def _whole(response: Response) -> str:
     return f"{response.status} {response.headers} {response.body.decode(errors='replace')}"
 
 
-@pytest.mark.parametrize("format_", ["json", "text"])
+@pytest.mark.parametrize("format_", ["json", pytest.param("text", marks=pytest.mark.slow)])
 def test_no_secret_is_found_anywhere(
-    format_: str, database: Postgres, valkey: Server, tmp_path: Path
+    format_: str, postgres: Postgres, valkey: Server, tmp_path: Path
 ) -> None:
     ears = Ears()
-    rules = database.create_database(f"secrets_{format_}")
+    rules = postgres.create_database(f"secrets_{format_}")
     asyncio.run(_save(rules))
     settings = {
         "store__url": f"redis://:{REDIS}@{HOST}:{valkey.port}",
@@ -179,9 +174,9 @@ def test_no_secret_is_found_anywhere(
     try:
         with product(tmp_path / "run", *flags, **given, **more) as served:
             client = Client(served, ears)
-            until(lambda: client.ask("GET", "/readyz").status == 200, 60)
-            until(lambda: len(served.workers) == 2)
-            _drive(client, served, database, valkey)
+            wait_until(lambda: client.ask("GET", "/readyz").status == 200, 60)
+            wait_until(lambda: len(served.workers) == 2)
+            _drive(client, served, postgres, valkey)
             for pid in (served.pid, *served.workers):
                 ears.hear(f"the title of {pid}", Path(f"/proc/{pid}/cmdline").read_text())
             served.signal(signal.SIGTERM)
@@ -189,7 +184,7 @@ def test_no_secret_is_found_anywhere(
             ears.hear("stdout", "".join(served.said))
             ears.hear("stderr", "".join(served.complained))
     finally:
-        database.start()
+        postgres.start()
     if format_ == "json":
         _hear_commands(ears, {**given, **more}, tmp_path)
     _hear_files(ears, tmp_path / "data")
@@ -214,7 +209,7 @@ def _kept(path: Path, secret: str) -> str:
     return str(path)
 
 
-def _drive(client: Client, served: Product, database: Postgres, valkey: Server) -> None:
+def _drive(client: Client, served: Product, postgres: Postgres, valkey: Server) -> None:
     """Ask for everything there is, in good days and in bad ones."""
     tokens = [client.create_token(role) for role in ("check", "viewer", "editor", "admin")]
     _everything(client, tokens)
@@ -223,28 +218,28 @@ def _drive(client: Client, served: Product, database: Postgres, valkey: Server) 
     valkey.kill()
     assert client.ask("POST", "/v1/check", CHECK, _asked()).status == 200
     # By either worker: each looks for itself.
-    until(lambda: b'"degraded"' in client.ask("GET", "/readyz").body)
+    wait_until(lambda: b'"degraded"' in client.ask("GET", "/readyz").body)
     _everything(client, tokens[:1])
     valkey.command[valkey.command.index(REDIS)] = "another"
     valkey.restart()
-    until(lambda: b"degraded" in client.ask("GET", "/readyz").body)
+    wait_until(lambda: b"degraded" in client.ask("GET", "/readyz").body)
     assert client.ask("POST", "/v1/check", CHECK, _asked()).status == 200
     valkey.command[valkey.command.index("another")] = REDIS
     valkey.restart()
-    until(lambda: client.ask("GET", "/readyz").body.startswith(b'{"status":"ok"'), 60)
+    wait_until(lambda: client.ask("GET", "/readyz").body.startswith(b'{"status":"ok"'), 60)
 
     old = served.workers
     served.signal(signal.SIGHUP)
-    until(lambda: not set(served.workers) & set(old) and len(served.workers) == 2, 60)
+    wait_until(lambda: not set(served.workers) & set(old) and len(served.workers) == 2, 60)
 
-    database.kill()
+    postgres.kill()
     for path in ("/admin/v1/rules", "/admin/v1/tokens", "/admin/v1/audit"):
         client.ask("GET", path)
     client.ask("POST", "/admin/v1/tokens", ADMIN, {"role": "check", "name": "x"})
-    until(lambda: b'"degraded"' in client.ask("GET", "/readyz").body, 60)
+    wait_until(lambda: b'"degraded"' in client.ask("GET", "/readyz").body, 60)
     assert client.ask("POST", "/v1/check", tokens[0], _asked()).status == 200
     # What does not work is told once, and why.
-    until(lambda: any("tokens cannot be looked at" in line for line in served.complained))
+    wait_until(lambda: any("tokens cannot be looked at" in line for line in served.complained))
 
 
 def _asked() -> dict[str, Any]:
@@ -360,7 +355,7 @@ def _hear_files(ears: Ears, folder: Path) -> None:
 
 def test_secrets_that_it_makes_by_itself_stay_in_their_files(tmp_path: Path) -> None:
     with product(tmp_path / "run", "--log-level", "debug") as served:
-        until(lambda: served.ask("/readyz").status == 200, 60)
+        wait_until(lambda: served.ask("/readyz").status == 200, 60)
         folder = tmp_path / "run" / ".limen"
         made = {name: (folder / name).read_text().strip() for name in ("admin-token", "secret")}
         token = f"Authorization: Bearer {made['admin-token']}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import socket
 import ssl
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,8 @@ from limen.errors import ConfigurationError
 from limen.server.process.listen import Tls, bind
 from tests import servers
 from tests.server.processes import process
-from tests.server.raw import HOST, Raw, request, until
+from tests.server.raw import HOST, Raw, request
+from tests.waiting import wait_until
 
 PAIRS = Path(__file__).parent / "tls"
 
@@ -120,9 +120,9 @@ def test_a_stop_finishes_what_is_under_way(number: signal.Signals, tmp_path: Pat
     with process() as served, served.start().raw() as works, served.raw() as idle:
         idle.get()
         works.send(request(f"/until{tmp_path}/go"))
-        time.sleep(0.2)
+        served.line("begun")
         served.signal(number)
-        until(lambda: not accepts(served.port))
+        wait_until(lambda: not accepts(served.port))
         last = idle.get()
         assert (last.status, last.closes) == (200, True)
         assert idle.ends()
@@ -146,11 +146,11 @@ def accepts(port: int) -> bool:
 def test_a_second_signal_does_not_wait() -> None:
     with process() as served, served.start().raw() as works:
         works.send(request("/sleep/60"))
-        time.sleep(0.2)
+        served.line("begun")
         served.signal(signal.SIGTERM)
-        until(lambda: not accepts(served.port))
+        wait_until(lambda: not accepts(served.port))
         served.signal(signal.SIGTERM)
-        assert served.code(5) == 128 + signal.SIGTERM
+        assert served.code(20) == 128 + signal.SIGTERM
         assert served.complained == []
 
 
@@ -159,15 +159,15 @@ def test_a_second_signal_ends_an_app_that_does_not_end() -> None:
         served.start().signal(signal.SIGINT)
         served.line("hangs")
         served.signal(signal.SIGINT)
-        assert served.code(5) == 128 + signal.SIGINT
+        assert served.code(20) == 128 + signal.SIGINT
 
 
 def test_what_takes_too_long_is_cut_off() -> None:
     with process(limits={"drain_timeout": 0.5}) as served, served.start().raw() as works:
         works.send(request("/sleep/60"))
-        time.sleep(0.2)
+        served.line("begun")
         served.signal(signal.SIGTERM)
-        assert served.code(5) == 0
+        assert served.code(20) == 0
         assert served.said[-1] == "ended"
         assert served.complained == ["cut off what was still under way: 1 connections"]
 
@@ -245,13 +245,13 @@ def test_a_certificate_is_replaced_without_losing_connections(
             assert old.get().status == 200
             place("two", tmp_path, key="one")
             served.signal(signal.SIGHUP)
-            until(lambda: len(served.complained) == 1)
+            wait_until(lambda: len(served.complained) == 1)
             assert served.complained[0].startswith("the certificate stays as it was: TLS: ")
             with Secure(port) as still:
                 assert still.name == "one.limen.test"
             place("two", tmp_path)
             served.signal(signal.SIGHUP)
-            until(lambda: served.said.count("hup") == 2)
+            wait_until(lambda: served.said.count("hup") == 2)
             with Secure(port) as new:
                 assert new.name == "two.limen.test"
                 assert new.get().status == 200

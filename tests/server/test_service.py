@@ -8,7 +8,6 @@ import logging
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -19,8 +18,8 @@ import pytest
 from limen.server.http import connections
 from tests.server.asking import Asker, asking
 from tests.server.product import product
-from tests.server.raw import until
 from tests.servers import HOST, binaries, free_port, process
+from tests.waiting import wait_until
 
 TEN = {"rules": [{"name": f"r{n}", "key": ["user"], "limits": "1000/hour"} for n in range(10)]}
 SLOTS = """
@@ -130,23 +129,21 @@ def test_looking_after_tokens_survives_whatever_the_database_raises(
     async def damaged() -> int:
         raise ValueError("not a number")
 
-    def wait_until(true: Callable[[], bool]) -> None:
-        end = time.monotonic() + 20
-        while not true():
-            assert time.monotonic() < end
-            service.run(asyncio.sleep(0.02))  # only while the loop runs does it look
+    def wait(condition: Callable[[], bool]) -> None:
+        # The service works only while its loop runs.
+        wait_until(condition, sleep=lambda seconds: service.run(asyncio.sleep(seconds)))
 
     with monkeypatch.context() as broken:
         broken.setattr(books, "tokens_version", damaged)
-        wait_until(lambda: service.service.health.status == "degraded")
+        wait(lambda: service.service.health.status == "degraded")
         assert service.service.health.trouble == ("tokens",)
     assert [each for each in caplog.records if each.levelno == logging.WARNING]
     token, secret = service.run(books.create_token("check", "late", "me"))
     bearer = [(b"authorization", f"Bearer {secret}".encode())]
     ask = partial(service.post, "/v1/check", {"attributes": {}}, headers=bearer)
-    wait_until(lambda: ask().status == 200)
+    wait(lambda: ask().status == 200)
     service.run(books.revoke_token(token.id, "me"))
-    wait_until(lambda: ask().status == 401)
+    wait(lambda: ask().status == 401)
     assert service.service.health.status == "ok"
 
 
@@ -178,7 +175,7 @@ def serve_with_rules(folder: Path, rules: str) -> subprocess.CompletedProcess[st
 def test_service_does_not_start_with_the_last_good_rules_of_another_source(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text("rules: [{name: all, limits: 5/minute}]")
     with product(tmp_path, "--rules", "rules.yaml") as served:
-        until(lambda: (tmp_path / ".limen" / "rules.last-good.json").exists())
+        wait_until(lambda: (tmp_path / ".limen" / "rules.last-good.json").exists())
         served.signal(signal.SIGTERM)
         assert served.code() == 0
     (tmp_path / "rules.yaml").unlink()

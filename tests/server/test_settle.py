@@ -16,6 +16,7 @@ import pytest
 from limen import wire
 from tests.server.asking import Asker, asking, done, granted, verdict
 from tests.servers import HOST, Server, binaries, process
+from tests.waiting import wait_until
 
 CALLERS, REQUESTS = 16, 12
 QUOTA = 9_000
@@ -69,15 +70,11 @@ SECRET = "the same on every host, 0123456789abcdef"
 
 
 @pytest.fixture(scope="module")
-def valkey() -> Iterator[Server]:
-    with process(binaries()["valkey"]) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def services(valkey: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Asker]]:
+def services(
+    module_valkey: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Asker]]:
     """Three: two that are asked, and one that only looks."""
-    with asking(tmp_path_factory.mktemp("services"), RULES, flags(valkey), 3) as started:
+    with asking(tmp_path_factory.mktemp("services"), RULES, flags(module_valkey), 3) as started:
         yield started
 
 
@@ -241,9 +238,13 @@ def test_limits_of_ones_own_are_settled_by_a_number(services: list[Asker]) -> No
     assert looks.check(**own, peek=True).parts[1].remaining == 5000 - 80 - 50
 
 
-def test_an_old_secret_opens_nothing(services: list[Asker], valkey: Server, tmp_path: Path) -> None:
+def test_an_old_secret_opens_nothing(
+    services: list[Asker], module_valkey: Server, tmp_path: Path
+) -> None:
     held = services[0].check({"model": "x", "user": "foreign"}).receipt
-    with asking(tmp_path, RULES, {**flags(valkey), "auth.secret": SECRET[::-1]}) as [foreign]:
+    with asking(tmp_path, RULES, {**flags(module_valkey), "auth.secret": SECRET[::-1]}) as [
+        foreign
+    ]:
         assert foreign.post("/v1/refund", {"receipt": held}).status == 422
     assert services[1].changed("refund", receipt=held)
 
@@ -285,10 +286,11 @@ def test_what_one_counted_alone_is_not_given_back_by_another(path: str, tmp_path
 
 
 def _wait_until_counted(service: Asker) -> None:
-    end = time.monotonic() + 20
-    while service.check(key="any", limits="5/hour", cost=0).degraded:
-        assert time.monotonic() < end
-        service.run(asyncio.sleep(0.05))  # the breaker looks again by itself
+    wait_until(
+        lambda: not service.check(key="any", limits="5/hour", cost=0).degraded,
+        interval_s=0.05,
+        sleep=lambda seconds: service.run(asyncio.sleep(seconds)),
+    )
 
 
 # Slots

@@ -20,7 +20,8 @@ from limen.server.process.main import run
 from limen.server.process.supervisor import READY_FD, WORKER_FD, Parent, parent, supervise
 from limen.server.settings import load
 from tests.server.processes import Process, is_worker, process
-from tests.server.raw import Raw, request, until
+from tests.server.raw import Raw, request
+from tests.waiting import wait_until
 
 
 class Load:
@@ -40,7 +41,7 @@ class Load:
     def __enter__(self) -> Load:
         for thread in self._threads:
             thread.start()
-        until(lambda: sum(self.answers.values()) > 100)
+        wait_until(lambda: sum(self.answers.values()) > 100)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -79,10 +80,10 @@ def test_a_rolling_restart_under_load_fails_no_request() -> None:
             old = served.ready[-2:]
             served.signal(signal.SIGHUP)
             served.start(2 + 2 * round_)
-            until(lambda: not any(map(is_worker, old)))  # noqa: B023
+            wait_until(lambda: not any(map(is_worker, old)))  # noqa: B023
             load.answers.clear()
             new = {str(pid) for pid in served.ready[-2:]}
-            until(lambda: set(load.answers) == new)  # noqa: B023
+            wait_until(lambda: set(load.answers) == new)  # noqa: B023
         assert load.failures == []
         served.signal(signal.SIGTERM)
         load._is_over.set()
@@ -95,14 +96,14 @@ def test_requests_under_way_outlive_their_worker(tmp_path: Path) -> None:
         with served.raw() as raw:
             worker = int(raw.get().body)
             raw.send(request(f"/until{tmp_path}/go"))
-            time.sleep(0.2)
+            served.line("begun")
             served.signal(signal.SIGHUP)
             served.start(4)
-            until(lambda: said_by_others(served, worker))
+            wait_until(lambda: said_by_others(served, worker))
             (tmp_path / "go").touch()
             response = raw.response()
             assert (response.body, response.closes) == (b"slept", True)
-        until(lambda: not is_worker(worker))
+        wait_until(lambda: not is_worker(worker))
 
 
 def said_by_others(served: Process, worker: int) -> bool:
@@ -126,10 +127,10 @@ def test_nobody_outlives_a_parent_that_is_killed() -> None:
     with two_workers() as served:
         with served.raw() as raw:
             raw.send(request("/sleep/0.5"))
-            time.sleep(0.2)
+            served.line("begun")
             os.kill(served.pid, signal.SIGKILL)
             assert raw.response().body == b"slept"
-        until(lambda: not any(map(is_worker, served.ready)))
+        wait_until(lambda: not any(map(is_worker, served.ready)))
         with pytest.raises(ConnectionRefusedError):
             Raw(served.port)
 
@@ -137,7 +138,7 @@ def test_nobody_outlives_a_parent_that_is_killed() -> None:
 def test_a_stop_lets_all_of_them_finish() -> None:
     with two_workers() as served, served.raw() as raw:
         raw.send(request("/sleep/1"))
-        time.sleep(0.2)
+        served.line("begun")
         served.signal(signal.SIGINT)
         assert raw.response().body == b"slept"
         assert served.code() == 0
@@ -150,7 +151,7 @@ def test_workers_heed_a_stop_that_they_are_told_twice() -> None:
     with two_workers() as served, served.raw() as raw:
         worker = int(raw.get().body)
         raw.send(request("/sleep/1"))
-        time.sleep(0.2)
+        served.line("begun")
         os.kill(worker, signal.SIGTERM)  # as systemd does, which tells everybody
         served.signal(signal.SIGTERM)
         assert raw.response().body == b"slept"
@@ -160,18 +161,18 @@ def test_workers_heed_a_stop_that_they_are_told_twice() -> None:
 def test_a_second_signal_kills() -> None:
     with two_workers() as served, served.raw() as raw:
         raw.send(request("/sleep/60"))
-        time.sleep(0.2)
+        served.line("begun")
         served.signal(signal.SIGTERM)
-        until(lambda: served.said.count("ended") == 1)
+        wait_until(lambda: served.said.count("ended") == 1)
         served.signal(signal.SIGTERM)
-        assert served.code(5) == 128 + signal.SIGTERM
+        assert served.code(20) == 128 + signal.SIGTERM
         assert not any(map(is_worker, served.ready))
 
 
 def test_who_does_not_end_is_killed_in_the_end() -> None:
     with two_workers(stop="hang", stop_timeout=0.5) as served:
         served.signal(signal.SIGTERM)
-        assert served.code(5) == 0
+        assert served.code(20) == 0
         assert not any(map(is_worker, served.ready))
 
 
@@ -203,7 +204,7 @@ def test_a_stop_ends_workers_that_are_not_ready_yet() -> None:
     with process(workers=2, start="hang") as served:
         served.line("hangs")
         served.signal(signal.SIGTERM)
-        assert served.code(5) == 0
+        assert served.code(20) == 0
 
 
 @pytest.mark.parametrize(("wrong", "said"), [("factory", "no such store"), ("hang", "not ready")])
@@ -213,7 +214,7 @@ def test_a_restart_that_fails_keeps_the_old_workers(tmp_path: Path, wrong: str, 
         worker = raw.get().body
         file.write_text(wrong)
         served.signal(signal.SIGHUP)
-        until(lambda: "the restart was given up; the old workers stay" in served.complained)
+        wait_until(lambda: "the restart was given up; the old workers stay" in served.complained)
         assert any(said in line for line in served.complained)
         assert raw.get().body == worker
         assert all(map(is_worker, served.ready[:2]))
@@ -222,12 +223,13 @@ def test_a_restart_that_fails_keeps_the_old_workers(tmp_path: Path, wrong: str, 
         served.start(4)
 
 
+@pytest.mark.slow
 def test_workers_that_keep_dying_are_started_ever_more_seldom(tmp_path: Path) -> None:
     file = tmp_path / "start"
     with two_workers(start_file=str(file)) as served:
         file.write_text("factory")
         os.kill(served.ready[-1], signal.SIGKILL)
-        until(lambda: served.complained.count("limen: no such store") >= 3)
+        wait_until(lambda: served.complained.count("limen: no such store") >= 3)
         assert is_worker(served.ready[0])
         file.unlink()
         served.start(3)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from limen import AsyncLimiter, Decision, Limit, Limiter
+from tests.waiting import wait_until, wait_until_async
 
 PROCESSES = 4
 WIDE = Limit(1_000_000, 86_400, algorithm="fixed_window")
@@ -52,6 +53,15 @@ class Told:
     @property
     def sources(self) -> Counter[str]:
         return Counter(decision.source for decision in self.decisions)
+
+    def wait_for(self, source: str, count: int = 50) -> None:
+        """Wait until so many more decisions come from there."""
+        most = self.sources[source] + count
+        wait_until(lambda: self.sources[source] >= most)
+
+    async def wait_for_async(self, source: str, count: int = 50) -> None:
+        most = self.sources[source] + count
+        await wait_until_async(lambda: self.sources[source] >= most)
 
     @property
     def numbers(self) -> list[int]:

@@ -15,6 +15,7 @@ from limen._internal import background
 from limen.keys import redis_key
 from tests import servers
 from tests.shared.load import WIDE, Tasks, Threads
+from tests.waiting import generous, wait_until
 
 PATIENT_S = 5.0
 
@@ -54,6 +55,7 @@ def other_port(cluster: servers.Cluster, port: int) -> int:
 
 
 class TestReshard:
+    @pytest.mark.slow
     def test_threads_do_not_notice_400_slots_that_move(
         self, cluster: servers.Cluster, url: str
     ) -> None:
@@ -64,9 +66,9 @@ class TestReshard:
         with Limiter(url, deadline=PATIENT_S) as limiter:
             limiter.check(key, WIDE)
             with Threads(limiter, 8, key=key) as threads:
-                time.sleep(0.1)
+                threads.told.wait_for("store")
                 cluster.move_slots(moving, cluster.ports[1])
-                time.sleep(0.1)
+                threads.told.wait_for("store")
             assert cluster.owner_port(slot_of(key)) == cluster.ports[1]
         assert not threads.told.errors
         assert threads.told.sources.keys() == {"store"}
@@ -147,7 +149,7 @@ class TestReshard:
             try:
                 start = time.perf_counter()
                 assert limiter.check(key, *two).source == "local"
-                assert 0.1 <= time.perf_counter() - start < 0.5
+                assert 0.1 <= time.perf_counter() - start < generous(0.1)
             finally:
                 cluster.move_slot(slot_of(key), target)
             assert patient.check(key, *two).source == "store"
@@ -263,11 +265,12 @@ class TestANodeThatDies:
                 cluster.nodes[0].kill()
                 sources = [limiter.check(key, WIDE).source for key in keys]
                 assert sources == ["local", "store", "store"]
-                start = time.monotonic()
-                while limiter.check(keys[0], WIDE).degraded:
+
+                def is_replaced() -> bool:
                     assert not limiter.check(keys[1], WIDE).degraded
-                    assert time.monotonic() - start < 20, "the replica was not found"
-                    time.sleep(0.05)
+                    return not limiter.check(keys[0], WIDE).degraded
+
+                wait_until(is_replaced)
                 lost = limiter.decide(*[Check(WIDE, key) for key in keys])
                 assert lost.source == "store"
 
@@ -280,10 +283,14 @@ class TestANodeThatDies:
                 assert limiter.decide(*checks).source == "store"
                 cluster.nodes[0].pause()
                 assert limiter.decide(*checks).source == "local"
-                time.sleep(0.3)  # it is given back behind the caller
-                left = [WIDE.quota - limiter.peek(key, WIDE).remaining for key in keys[1:]]
+                # It is given back behind the caller.
+                wait_until(
+                    lambda: (
+                        [WIDE.quota - limiter.peek(key, WIDE).remaining for key in keys[1:]]
+                        == [1, 1]
+                    )
+                )
                 cluster.nodes[0].resume()
-                assert left == [1, 1]
                 # What the frozen node was asked, it may do yet: that is not given back.
                 assert limiter.lost_refunds == 1
 

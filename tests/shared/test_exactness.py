@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -20,8 +19,8 @@ from limen.model import UNCHARGED, Reading
 from limen.model.grammar import AlgorithmName
 from tests import servers
 from tests.shared.load import PROCESSES, Crowd
+from tests.waiting import FULL
 
-FULL = os.environ.get("LIMEN_FAULTS") == "1"
 DECISIONS = 102_400
 FEWER = DECISIONS if FULL else 51_200
 """Where the same code has decided so often already: another algorithm, or another way there."""

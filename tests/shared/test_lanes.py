@@ -12,7 +12,6 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -129,7 +128,7 @@ def test_after_a_fork_each_process_has_its_own_loop_and_connection(url: str) -> 
 def test_after_a_fork_each_process_has_its_own_connection(url: str) -> None:
     # As gunicorn does with preload: made and used before the fork, and busy while it happens.
     with Limiter(url, deadline=SLOW_MACHINE_S) as limiter, Threads(limiter, 4) as threads:
-        time.sleep(0.05)
+        threads.told.wait_for("store")
         fork = multiprocessing.get_context("fork")
         queue = fork.Queue()
         children = [

@@ -12,8 +12,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -21,6 +20,7 @@ import httpx2
 
 from tests.client.services import ROOT, free_port
 from tests.servers import HOST
+from tests.waiting import wait_until
 
 PROJECT = "tests.adapters.django.project"
 _numbers = itertools.count(1)
@@ -88,31 +88,14 @@ def site(kind: str, limen: dict[str, Any], **environ: str) -> Iterator[Site]:
         )
         started = Site(kind, port, stack, log)
         try:
-            _wait(started, process)
+            visitor = started.visitor()
+
+            def is_ready() -> bool:
+                assert process.poll() is None, started.log()
+                return bool(visitor.get("/plain/"))
+
+            wait_until(is_ready, 60, ignoring=httpx2.TransportError, details=started.log)
             yield started
         finally:
             process.terminate()
             process.wait(20)
-
-
-def _wait(started: Site, process: subprocess.Popen[bytes]) -> None:
-    ends = time.monotonic() + 60
-    visitor = started.visitor()
-    while True:
-        try:
-            visitor.get("/plain/")
-            return
-        except httpx2.TransportError:
-            assert process.poll() is None, started.log()
-            assert time.monotonic() < ends, started.log()
-            time.sleep(0.05)
-
-
-def eventually(is_so: Callable[[], bool]) -> bool:
-    """Wait until something is so; False when it does not come about."""
-    ends = time.monotonic() + 20
-    while not is_so():
-        if time.monotonic() > ends:
-            return False
-        time.sleep(0.02)
-    return True

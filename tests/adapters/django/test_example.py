@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -14,6 +13,7 @@ import pytest
 
 from tests.client.services import ROOT, free_port
 from tests.test_docs import blocks_of
+from tests.waiting import wait_until
 
 PAGE = ROOT / "docs" / "adapters" / "django.md"
 COMMANDS = {
@@ -29,15 +29,12 @@ def started(kind: str) -> Iterator[httpx2.Client]:
     process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            ends = time.monotonic() + 60
-            while True:
-                try:
-                    client.get("/healthz")
-                    break
-                except httpx2.TransportError:
-                    assert time.monotonic() < ends
-                    assert process.poll() is None, "it ended"
-                    time.sleep(0.05)
+
+            def is_ready() -> object:
+                assert process.poll() is None, "the example ended"
+                return client.get("/healthz").status_code
+
+            wait_until(is_ready, 60, ignoring=httpx2.TransportError)
             yield client
     finally:
         process.terminate()

@@ -11,10 +11,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.adapters.django.sites import Site, eventually, site
+from tests.adapters.django.sites import Site, site
 from tests.client.services import Served
 from tests.gateways.app import ask
 from tests.servers import HOST
+from tests.waiting import wait_until
 
 # Long enough for a machine that has much else to do.
 PATIENT = {"DEADLINE": 5, "EVERYWHERE": True}
@@ -170,7 +171,7 @@ def test_a_slot_is_held_until_the_stream_has_ended(everywhere: Site) -> None:
         assert other.get(path).status_code == 200
         other.get("/release/seen/")
         assert b"last" in b"".join(parts)
-    assert eventually(lambda: visitor.get(path).status_code == 200)
+    wait_until(lambda: visitor.get(path).status_code == 200)
 
 
 def test_a_slot_is_free_again_when_a_view_has_raised(everywhere: Site) -> None:
@@ -308,7 +309,7 @@ def test_refuses_requests_whose_key_function_gives_no_key(
     simple: Site, path: str, said: str
 ) -> None:
     assert simple.visitor().get(path).status_code == 403
-    assert eventually(lambda: said in simple.log())
+    wait_until(lambda: said in simple.log())
 
 
 def test_a_404_of_a_key_function_is_the_response(simple: Site) -> None:
@@ -373,7 +374,7 @@ def test_a_stream_that_its_client_leaves_gives_its_slot_back(opened: Open) -> No
         with visitor.stream("GET", "/endless/") as answer:
             return answer.status_code == 200
 
-    assert eventually(is_free), asgi.log()
+    wait_until(is_free, details=asgi.log)
 
 
 def test_a_request_that_is_cancelled_gives_its_slot_back(opened: Open) -> None:
@@ -381,7 +382,7 @@ def test_a_request_that_is_cancelled_gives_its_slot_back(opened: Open) -> None:
     visitor = asgi.visitor()
     with pytest.raises(httpx2.ReadTimeout):
         visitor.get("/slow/?seconds=60", timeout=0.5)
-    assert eventually(lambda: visitor.get("/slow/").status_code == 200), asgi.log()
+    wait_until(lambda: visitor.get("/slow/").status_code == 200, details=asgi.log)
 
 
 def test_a_middleware_that_knows_threads_alone_does_no_harm(opened: Open) -> None:

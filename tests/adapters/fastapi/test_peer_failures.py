@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -25,12 +24,6 @@ from limen.rules import parse_text
 from limen.testing import ManualClock
 from tests import servers
 from tests.adapters.serving import serving
-
-
-@pytest.fixture
-def valkey() -> Iterator[servers.Server]:
-    with servers.process(servers.binaries()["valkey"]) as server:
-        yield server
 
 
 def application(*limits: Any, limiter: Any = None, **options: Any) -> FastAPI:
@@ -71,9 +64,9 @@ def test_slowapi_3_a_store_that_hangs_does_not_stop_the_loop(valkey: servers.Ser
         waiting = threading.Thread(target=lambda: took.append(_seconds(client, "/limited")))
         waiting.start()
         time.sleep(0.2)
-        quickest = min(_seconds(client, "/free") for _ in range(5))
+        for _ in range(5):
+            assert client.get("/free").text
         assert not took, "the other one was answered too early to tell"
-        assert quickest < 1
         waiting.join(30)
         valkey.resume()
         assert took[0] >= 2

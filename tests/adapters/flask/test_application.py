@@ -20,8 +20,9 @@ from limen.engine import Engine
 from limen.rules import parse_text
 from limen.testing import ManualClock
 from tests.adapters.flask.apps import limited, serving
-from tests.adapters.wsgi.serving import soon, statuses, under_command, under_waitress
+from tests.adapters.wsgi.serving import statuses, under_command, under_waitress
 from tests.client.services import Served
+from tests.waiting import wait_until
 
 
 def test_tells_where_a_client_stands_and_refuses_who_is_over_it() -> None:
@@ -285,7 +286,7 @@ class TestSources:
             with serving(app) as client:
                 assert statuses(client, 1) == [200]
                 # Where the machine is slow, the second is over before the next one comes.
-                assert soon(lambda: client.get("/").status_code == 429)
+                wait_until(lambda: client.get("/").status_code == 429)
                 refused = client.get("/")
                 if refused.status_code == 429:
                     time.sleep(int(refused.headers["retry-after"]))
@@ -327,7 +328,7 @@ class TestSources:
                 answers.append(client.get("/export", headers={"X-Plan": "free"}).status_code)
                 return answers.count(200) == 3
 
-            assert soon(ask)
+            wait_until(ask)
             assert statuses(client, 1, "/export", headers={"X-Plan": "free"}) == [429]
             assert "ratelimit" not in client.get("/").headers
 

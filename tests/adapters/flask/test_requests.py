@@ -17,7 +17,8 @@ from limen import Concurrency, Limiter
 from limen.adapters import RateLimit, either, header
 from limen.testing import ManualClock
 from tests.adapters.flask.apps import limited, serving
-from tests.adapters.wsgi.serving import soon, statuses, under_waitress
+from tests.adapters.wsgi.serving import statuses, under_waitress
+from tests.waiting import wait_until
 
 SLOT = RateLimit(Concurrency(1, lease=30))
 
@@ -233,7 +234,7 @@ def test_settles_what_a_response_cost_in_the_end() -> None:
 
     with serving(app) as client:
         assert client.get("/export").headers["ratelimit"].startswith('"100/hour";r=99;')
-        assert soon(lambda: limiter.peek("x ip=127.0.0.1", "100/hour").remaining == 69)
+        wait_until(lambda: limiter.peek("x ip=127.0.0.1", "100/hour").remaining == 69)
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
@@ -254,7 +255,7 @@ def test_a_view_says_what_it_cost(is_streamed: bool) -> None:
 
     with serving(app) as client:
         assert client.get("/llm").text == "so many words"
-        assert soon(lambda: limiter.peek("ip=127.0.0.1", "100/hour").remaining == 60)
+        wait_until(lambda: limiter.peek("ip=127.0.0.1", "100/hour").remaining == 60)
 
 
 def test_a_leaky_bucket_delays_the_request() -> None:
@@ -287,7 +288,7 @@ class TestSlots:
                 assert "at a time" in refused.json()["detail"]
                 go_on.set()
                 assert next(parts) == b"second"
-            assert soon(lambda: client.get("/").status_code == 200)
+            wait_until(lambda: client.get("/").status_code == 200)
 
     @pytest.mark.parametrize("how", ["view", "handler", "after_request", "stream", "teardown"])
     def test_is_let_go_when_something_fails(
@@ -332,7 +333,7 @@ class TestSlots:
                 assert client.get("/fail").status_code == (500 if how != "teardown" else 200)
             except Exception:  # the response ended early
                 assert how in ("stream", "teardown")
-            assert soon(lambda: client.get("/").status_code == 200)
+            wait_until(lambda: client.get("/").status_code == 200)
         assert "on purpose" in caplog.text
 
     def test_is_let_go_when_a_failure_is_left_to_the_server(
@@ -343,7 +344,7 @@ class TestSlots:
         app.add_url_rule("/fail", "fail", lambda: str(1 / 0))
         with under_waitress(app) as client:
             assert client.get("/fail").status_code == 500
-            assert soon(lambda: client.get("/").status_code == 200)
+            wait_until(lambda: client.get("/").status_code == 200)
         assert "ZeroDivisionError" in caplog.text
 
     @pytest.mark.parametrize("method", ["GET", "HEAD"])
@@ -359,7 +360,7 @@ class TestSlots:
         with under_waitress(app) as client:
             for _ in range(3):
                 # It is read to the end a moment before the server closes it.
-                assert soon(lambda: client.request(method, "/file").status_code == 200)
+                wait_until(lambda: client.request(method, "/file").status_code == 200)
 
     def test_is_let_go_when_the_client_goes_away(self) -> None:
         app, _ = limited(SLOT)
@@ -375,7 +376,7 @@ class TestSlots:
                 parts = streamed.iter_raw()
                 next(parts)
                 assert client.get("/").status_code == 429
-            assert soon(lambda: client.get("/").status_code == 200)
+            wait_until(lambda: client.get("/").status_code == 200)
 
     def test_a_test_that_closes_no_response_finds_everything_given_back(self) -> None:
         app, limits = limited(SLOT)
@@ -417,8 +418,8 @@ class TestSlots:
         with serving(app) as client:
             assert statuses(client, 1, "/strict") == [200]
             for path in ("/strict", "/late"):
-                assert soon(lambda path=path: client.get(path).status_code == 429)  # type: ignore[misc]
-                assert soon(lambda: client.get("/").status_code == 200)
+                wait_until(lambda path=path: client.get(path).status_code == 429)  # type: ignore[misc]
+                wait_until(lambda: client.get("/").status_code == 200)
 
 
 class TestStoreDown:
@@ -432,7 +433,7 @@ class TestStoreDown:
                 began = time.monotonic()
                 assert client.get("/degraded").text == "True"
                 assert statuses(client, 3) == [200, 200, 429]
-                assert time.monotonic() - began < 5
+                assert time.monotonic() - began < 20
 
     def test_closed_is_a_503_that_says_so(self, dead_store: str) -> None:
         with Limiter(dead_store) as limiter:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -148,14 +147,6 @@ def serving(
                 await getattr(limiter, "limiter", limiter).aclose()
 
             loop.run(stop())
-
-
-def until(so: Callable[[], bool]) -> None:
-    """Wait until something is so."""
-    ends = time.monotonic() + 60
-    while not so():
-        assert time.monotonic() < ends, "it is still not so after 60 s"
-        time.sleep(0.005)
 
 
 class _Loop:

@@ -13,8 +13,9 @@ from limen.adapters import RateLimit, header
 from limen.adapters.grpc import CallResponse
 from limen.testing import ManualClock
 from tests.adapters.grpc.conftest import Serve, Sources
-from tests.adapters.grpc.serving import Answer, QuotaFailure, RetryInfo, until
+from tests.adapters.grpc.serving import Answer, QuotaFailure, RetryInfo
 from tests.adapters.grpc.shop import CHAT, OTHER, PLACE, UPLOAD, WATCH
+from tests.waiting import wait_until
 
 OK, REFUSED = "OK", "RESOURCE_EXHAUSTED"
 
@@ -202,7 +203,7 @@ def test_a_slot_is_free_again_when_the_client_goes_away(serve: Serve) -> None:
     stream.cancel()
     # The stream itself is closed, too.
     assert client.shop.closed.acquire(timeout=30)
-    until(lambda: client.place().code.name == OK)
+    wait_until(lambda: client.place().code.name == OK)
 
 
 def test_how_a_call_ended_is_known_when_the_client_goes_away(serve: Serve) -> None:
@@ -216,7 +217,7 @@ def test_how_a_call_ended_is_known_when_the_client_goes_away(serve: Serve) -> No
     stream = client.watching(b"code " + b" ".join([b"a"] * 1_000_000))
     next(stream)
     stream.cancel()
-    until(lambda: bool(ended))
+    wait_until(lambda: bool(ended))
     ((response, is_closed),) = ended
     assert response.code is grpc.StatusCode.CANCELLED
     assert is_closed

@@ -22,8 +22,9 @@ from limen.adapters.grpc import (
 )
 from limen.testing import ManualClock
 from tests.adapters.grpc.conftest import Serve, Sources
-from tests.adapters.grpc.serving import Kind, RetryInfo, Shopper, serving, until
+from tests.adapters.grpc.serving import Kind, RetryInfo, Shopper, serving
 from tests.adapters.grpc.shop import PLACE, Shop
+from tests.waiting import wait_until
 
 OK, REFUSED = "OK", "RESOURCE_EXHAUSTED"
 HEALTH = "/grpc.health.v1.Health/Check"
@@ -142,9 +143,9 @@ def test_a_stream_that_holds_no_thread_holds_its_slot() -> None:
         with pytest.raises(grpc.RpcError, match="1 request at a time"):
             next(watch(b""))
         watching.cancel()
-        until(lambda: bool(ended))
+        wait_until(lambda: bool(ended))
         assert [(each.code.name, each.messages_sent) for each in ended] == [("CANCELLED", 1)]
-        until(lambda: Shopper(channel, shop).place().code.name == OK)
+        wait_until(lambda: Shopper(channel, shop).place().code.name == OK)
         again = watch(b"")
         assert next(again) == serving_now
         again.cancel()

@@ -11,9 +11,10 @@ from limen import Concurrency
 from limen.adapters import RateLimit, header
 from limen.rules import parse_text
 from tests.adapters.grpc.conftest import Serve, Sources
-from tests.adapters.grpc.serving import QuotaFailure, RetryInfo, until
+from tests.adapters.grpc.serving import QuotaFailure, RetryInfo
 from tests.adapters.grpc.shop import PLACE
 from tests.client.services import Served
+from tests.waiting import wait_until
 
 OK, REFUSED = "OK", "RESOURCE_EXHAUSTED"
 RULES = """
@@ -113,7 +114,7 @@ def test_rules_grant_slots(serve: Serve, sources: Sources) -> None:
     assert client.chat(b"a").code.name == REFUSED
     client.shop.go_on.set()
     assert list(stream) == []
-    until(lambda: client.chat(b"a").code.name == OK)
+    wait_until(lambda: client.chat(b"a").code.name == OK)
 
 
 def test_calls_go_on_when_the_store_is_down(

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-import redis
 
 from limen.testing import ManualClock
 from tests import servers
@@ -18,22 +17,8 @@ START_S = 1_700_000_040.0
 """A whole minute, and no other boundary."""
 
 
-@pytest.fixture(scope="session")
-def valkey() -> Iterator[servers.Server]:
-    with servers.process(servers.binaries()["valkey"]) as server:
-        yield server
-
-
 @pytest.fixture
-def admin(valkey: servers.Server) -> Iterator[redis.Redis]:
-    """A client of another kind, to look and to disturb."""
-    with redis.Redis(port=valkey.port) as client:
-        client.flushall()
-        yield client
-
-
-@pytest.fixture
-def uri(valkey: servers.Server, admin: redis.Redis) -> str:
+def uri(valkey: servers.Server) -> str:
     return f"limen+redis://{servers.HOST}:{valkey.port}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
 from limits import parse
@@ -12,7 +11,8 @@ from limits.errors import StorageError
 from limen.errors import StoreError
 from tests import servers
 from tests.adapters.limits.conftest import Open
-from tests.adapters.limits.using import ALL, FIXED, MOVING, SLIDING, Storage, Used
+from tests.adapters.limits.using import ALL, FIXED, MOVING, SLIDING
+from tests.waiting import wait_until
 
 TWO, TEN = parse("2/year"), parse("10/year")
 SECRET = "hunter2"
@@ -23,13 +23,6 @@ SLOW_MACHINE_S = 2.0
 def dead() -> str:
     """The address of a server that is not there."""
     return f"limen+redis://:{SECRET}@{servers.HOST}:{servers.free_port()}"
-
-
-@pytest.fixture
-def leaving() -> Iterator[servers.Server]:
-    """A server that may go and come."""
-    with servers.process(servers.binaries()["valkey"]) as server:
-        yield server
 
 
 @pytest.mark.parametrize("strategy", ALL)
@@ -101,51 +94,35 @@ def test_check_says_that_the_store_does_not_answer(open_storage: Open, dead: str
 
 
 def test_a_store_that_stands_still_costs_no_more_than_the_deadline(
-    open_storage: Open, leaving: servers.Server
+    open_storage: Open, own_valkey: servers.Server
 ) -> None:
-    storage = open_storage(f"limen+redis://{servers.HOST}:{leaving.port}", deadline=0.05)
+    storage = open_storage(f"limen+redis://{servers.HOST}:{own_valkey.port}", deadline=0.05)
     used = storage.by(MOVING)
     used.hit(TWO, "warm")
-    leaving.pause()
+    own_valkey.pause()
     for strategy in ALL:
         began = time.monotonic()
         assert storage.by(strategy).hits(3, TWO, "k") == [True, True, False]
         # Three decisions, none of which may take 50 ms; the rest is for a busy machine.
         assert time.monotonic() - began < SLOW_MACHINE_S
-    leaving.resume()
+    own_valkey.resume()
 
 
-def test_a_store_that_comes_back_decides_again(open_storage: Open, leaving: servers.Server) -> None:
-    storage = open_storage(f"limen+redis://{servers.HOST}:{leaving.port}")
-    strict = open_storage(f"limen+redis://{servers.HOST}:{leaving.port}?on_error=raise")
-    leaving.kill()
+def test_a_store_that_comes_back_decides_again(
+    open_storage: Open, own_valkey: servers.Server
+) -> None:
+    storage = open_storage(f"limen+redis://{servers.HOST}:{own_valkey.port}")
+    strict = open_storage(f"limen+redis://{servers.HOST}:{own_valkey.port}?on_error=raise")
+    own_valkey.kill()
     assert all(storage.by(strategy).hits(3, TWO, "k")[0] for strategy in ALL)
     assert storage.check() is False
-    leaving.restart()
-    assert comes_back(strict)
+    own_valkey.restart()
+    wait_until(lambda: strict.by(FIXED).hit(TEN, "probe") or True, ignoring=StoreError)
     for strategy in ALL:
         assert strict.by(strategy).hits(3, TWO, "afterwards") == [True, True, False]
         assert strict.by(strategy).hit(TEN, "new", cost=7)
-        assert eventually(lambda used: used.stats(TEN, "new").remaining == 3, storage.by(strategy))
-
-
-def comes_back(strict: Storage) -> bool:
-    def answers(used: Used) -> bool:
-        try:
-            return used.hit(TEN, "probe") or True
-        except StoreError:
-            return False
-
-    return eventually(answers, strict.by(FIXED))
-
-
-def eventually(true: Callable[[Used], bool], used: Used) -> bool:
-    end = time.monotonic() + 20
-    while not true(used):
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
+        used = storage.by(strategy)
+        wait_until(lambda used=used: used.stats(TEN, "new").remaining == 3)  # type: ignore[misc]
 
 
 def test_small_limits_of_many_processes_are_counted_apart_from_no_other(

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from limen import Limit
-from tests import servers
 from tests.adapters.outgoing import drivers
 from tests.adapters.outgoing.drivers import Driver
 from tests.adapters.outgoing.upstream import Upstream, serving
@@ -33,12 +32,6 @@ each_library_and_loop = pytest.mark.parametrize(
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with served(tmp_path_factory.mktemp("service")) as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[str]:
-    with servers.server(servers.binaries()["valkey"]) as port:
-        yield f"redis://127.0.0.1:{port}"
 
 
 @pytest.fixture
@@ -82,8 +75,8 @@ def test_a_429_holds_up_all_who_come_after_it(driver: Driver) -> None:
         caller.close()
 
 
-def test_several_processes_share_a_budget_on_one_store(upstream: Upstream, valkey: str) -> None:
-    arguments = [valkey, upstream.url, TOLD, "11"]
+def test_several_processes_share_a_budget_on_one_store(upstream: Upstream, redis_url: str) -> None:
+    arguments = [redis_url, upstream.url, TOLD, "11"]
     command = [sys.executable, "-m", "tests.adapters.outgoing.worker", *arguments]
     workers = [subprocess.Popen(command, cwd=ROOT) for _ in range(3)]
     try:
@@ -112,10 +105,10 @@ def test_with_its_store_away_it_sends_at_its_share(driver: Driver) -> None:
 
 @each_library_and_loop
 def test_who_never_waits_is_not_refused_because_others_ask_at_the_same_moment(
-    driver: Driver, valkey: str
+    driver: Driver, redis_url: str
 ) -> None:
     with serving() as upstream:
-        limiter = driver.limiter(valkey, deadline=10)
+        limiter = driver.limiter(redis_url, deadline=10)
         caller = driver.call(driver.transport(limiter, "40/hour", wait=0), upstream.url)
         assert {response.status_code for response in caller.together(["/"] * 40)} == {200}
         with pytest.raises(driver.error):
@@ -124,9 +117,9 @@ def test_who_never_waits_is_not_refused_because_others_ask_at_the_same_moment(
 
 
 @each_library_and_loop
-def test_two_limiters_on_one_store_share_a_budget(driver: Driver, valkey: str) -> None:
+def test_two_limiters_on_one_store_share_a_budget(driver: Driver, redis_url: str) -> None:
     with serving() as upstream:
-        limiters = [driver.limiter(valkey, deadline=10) for _ in range(2)]
+        limiters = [driver.limiter(redis_url, deadline=10) for _ in range(2)]
         first, second = [
             driver.call(driver.transport(limiter, "3/hour", wait=0), upstream.url)
             for limiter in limiters

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from waitress.server import create_server  # type: ignore[import-untyped]  # it 
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from tests.client.services import free_port
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 Serve = Callable[[Any], AbstractContextManager[httpx2.Client]]
@@ -78,22 +78,12 @@ def under_command(*command: str) -> Iterator[httpx2.Client]:
     process = subprocess.Popen([sys.executable, "-W", "error", "-m", *words], cwd=ROOT)
     try:
         with _client(port) as client:
-            assert soon(lambda: _answers(port) or process.poll() is not None, within_s=60)
+            wait_until(lambda: _answers(port) or process.poll() is not None, 60)
             assert process.poll() is None
             yield client
     finally:
         process.kill()
         process.wait(10)
-
-
-def soon(holds: Callable[[], bool], within_s: float = 10) -> bool:
-    """Return whether something becomes true: what follows a response does so a moment later."""
-    ends = time.monotonic() + within_s
-    while time.monotonic() < ends:
-        if holds():
-            return True
-        time.sleep(0.01)
-    return False
 
 
 def statuses(client: httpx2.Client, count: int, path: str = "/", **more: Any) -> list[int]:

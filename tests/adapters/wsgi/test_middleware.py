@@ -18,7 +18,6 @@ from limen.rules import parse_text
 from limen.testing import ManualClock
 from tests.adapters.wsgi.serving import (
     Serve,
-    soon,
     statuses,
     under_command,
     under_waitress,
@@ -27,6 +26,7 @@ from tests.adapters.wsgi.serving import (
 from tests.client.services import Served
 from tests.gateways.app import ask
 from tests.servers import HOST
+from tests.waiting import wait_until
 
 
 def hello(environ: Any, start_response: Any) -> Iterable[bytes]:
@@ -146,7 +146,7 @@ def test_settles_what_a_response_cost_in_the_end() -> None:
     limit = RateLimit("100/hour", settle=lambda response: response.bytes_sent)
     with under_waitress(limited(limit, source=limiter, of=chunks)) as client:
         assert client.get("/").headers["ratelimit"].startswith('"100/hour";r=99;')
-        assert soon(lambda: limiter.peek("ip=127.0.0.1", "100/hour").remaining == 80)
+        wait_until(lambda: limiter.peek("ip=127.0.0.1", "100/hour").remaining == 80)
 
 
 def test_an_application_says_what_it_cost_while_it_sends() -> None:
@@ -159,7 +159,7 @@ def test_an_application_says_what_it_cost_while_it_sends() -> None:
     limiter = Limiter()
     with under_waitress(limited("100/hour", source=limiter, of=llm)) as client:
         assert client.get("/").text == "so many words"
-        assert soon(lambda: limiter.peek("ip=127.0.0.1", "100/hour").remaining == 60)
+        wait_until(lambda: limiter.peek("ip=127.0.0.1", "100/hour").remaining == 60)
 
 
 class TestSlots:
@@ -186,7 +186,7 @@ class TestSlots:
                 assert "at a time" in refused.json()["detail"]
                 go_on.set()
                 assert next(parts) == b"second"
-            assert soon(lambda: client.get("/").status_code == 200)
+            wait_until(lambda: client.get("/").status_code == 200)
 
     @pytest.mark.parametrize("at", ["once", "the first chunk", "the second chunk"])
     def test_is_let_go_when_the_application_fails(
@@ -211,7 +211,7 @@ class TestSlots:
                 assert client.get("/fail").status_code == 500
             except Exception:  # the response ended early
                 assert at == "the second chunk"
-            assert soon(lambda: client.get("/").status_code == 200)
+            wait_until(lambda: client.get("/").status_code == 200)
         assert "on purpose" in caplog.text
 
     @pytest.mark.parametrize("serving", [under_waitress, under_werkzeug])
@@ -228,7 +228,7 @@ class TestSlots:
                 parts = streamed.iter_raw()
                 next(parts)
                 assert client.get("/").status_code == 429
-            assert soon(lambda: client.get("/").status_code == 200)
+            wait_until(lambda: client.get("/").status_code == 200)
 
 
 class TestKeys:
@@ -361,7 +361,7 @@ class TestSources:
         ):
             assert statuses(client, 1) == [200]
             # Where the machine is slow, the second is over before the next one comes.
-            assert soon(lambda: client.get("/").status_code == 429)
+            wait_until(lambda: client.get("/").status_code == 429)
             refused = client.get("/")
             if refused.status_code == 429:
                 time.sleep(int(refused.headers["retry-after"]))
@@ -424,7 +424,7 @@ class TestStoreDown:
         ):
             began = time.monotonic()
             assert statuses(client, 4) == [200, 200, 200, 429]
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 20
 
     def test_closed_is_a_503_that_says_so(self, dead_store: str) -> None:
         limit = RateLimit("3/hour", on_error="closed")

@@ -10,18 +10,11 @@ from typing import Any
 import pytest
 
 from limen.rules.stores.sql import SqlStore
-from tests.postgres import Postgres, postgres
+from tests.postgres import Postgres
 from tests.rules.stores.work import processes
 
 WRITERS = 20
 DATABASE = "rules"
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[Postgres]:
-    with postgres() as started:
-        started.create_database(DATABASE)
-        yield started
 
 
 @pytest.fixture
@@ -30,8 +23,8 @@ def sqlite_url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def postgres_url(server: Postgres) -> str:
-    return server.empty_database(DATABASE)
+def postgres_url(postgres: Postgres) -> str:
+    return postgres.empty_database(DATABASE)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -84,7 +84,7 @@ def test_killed_writer_leaves_a_whole_store(store: SqlStore, url: str) -> None:
     assert save(store, FIRST).version == len(told) + 1
 
 
-def test_killed_server_leaves_a_whole_store(server: Postgres, postgres_url: str) -> None:
+def test_killed_server_leaves_a_whole_store(postgres: Postgres, postgres_url: str) -> None:
     store, told = SqlStore(postgres_url), Told()
     run(store.prepare())
     for _ in range(4):
@@ -92,11 +92,11 @@ def test_killed_server_leaves_a_whole_store(server: Postgres, postgres_url: str)
             with writer(postgres_url) as pipe:
                 assert hear(pipe, told, until=3) == []
                 time.sleep(_RANDOM.uniform(0, 0.02))
-                server.kill()
+                postgres.kill()
                 # It may have saved a little more before that.
                 [failure] = hear(pipe, told, until=1_000)
             assert "canary" not in failure
         finally:
-            server.start()
+            postgres.start()
         assert_whole(store, told)
     assert save(store, FIRST).version == len(told) + 1

@@ -44,7 +44,7 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 @asynccontextmanager
-async def tls_proxy(server: Postgres, made: Path, key: Path) -> AsyncIterator[int]:
+async def tls_proxy(postgres: Postgres, made: Path, key: Path) -> AsyncIterator[int]:
     """Offer TLS in front of a server; yield the port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made, key)
@@ -54,7 +54,7 @@ async def tls_proxy(server: Postgres, made: Path, key: Path) -> AsyncIterator[in
             await reader.readexactly(SSL_REQUEST_BYTES)
             writer.write(b"S")
             await writer.start_tls(context)
-            inner_reader, inner_writer = await asyncio.open_connection(HOST, server.port)
+            inner_reader, inner_writer = await asyncio.open_connection(HOST, postgres.port)
             await asyncio.wait(
                 [
                     asyncio.create_task(pump(reader, inner_writer)),
@@ -87,7 +87,7 @@ async def tls_proxy(server: Postgres, made: Path, key: Path) -> AsyncIterator[in
     ],
 )
 def test_sslmode_decides_how_the_server_is_verified(
-    server: Postgres,
+    postgres: Postgres,
     postgres_url: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -99,7 +99,7 @@ def test_sslmode_decides_how_the_server_is_verified(
     (own, key), (other, _) = certificate(tmp_path, "own"), certificate(tmp_path, "other")
 
     async def work() -> None:
-        async with tls_proxy(server, own, key) as port:
+        async with tls_proxy(postgres, own, key) as port:
             query = options.format(own=own, other=other)
             where = f"{host}:{port}/{DATABASE}?{query}"
             store = SqlStore(f"postgresql://{USER}:{ESCAPED_PASSWORD}@{where}")

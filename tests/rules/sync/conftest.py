@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from limen.connect import target_of
 from limen.rules import RuleSet
@@ -20,12 +17,13 @@ from limen.rules.stores.sql import SqlStore
 from limen.rules.sync import Follower, RuleCache
 from tests import servers
 from tests.faults.proxy import Proxy, proxy
-from tests.postgres import Postgres, postgres
+from tests.postgres import Postgres
 from tests.rules.sync.processes import NAMESPACE, Fleet
+from tests.waiting import FULL
 
 HOST = "127.0.0.1"
 DATABASE = "rules"
-HARD = bool(os.environ.get("LIMEN_FAULTS"))
+HARD = FULL
 """Whether to repeat what is short in `make test`."""
 
 
@@ -33,74 +31,18 @@ def times(short: int, hard: int) -> int:
     return hard if HARD else short
 
 
-def wait_until(true: Callable[[], object], seconds: float = 10.0) -> float:
-    """Wait until something is so; return how many seconds it took."""
-    start = time.monotonic()
-    while not true():
-        assert time.monotonic() < start + seconds, f"still not so after {seconds} s"
-        time.sleep(0.01)
-    return time.monotonic() - start
-
-
-def figure(text: str, *arguments: object) -> None:
-    """Write down what was measured, in the file that LIMEN_FIGURES names."""
-    path = os.environ.get("LIMEN_FIGURES")
-    if path:
-        with Path(path).open("a") as file:
-            file.write(text % arguments + "\n")
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[servers.Server]:
-    with servers.process(servers.binaries()["valkey"]) as started:
-        yield started
-
-
 @pytest.fixture
-def valkey(server: servers.Server) -> Iterator[servers.Server]:
-    """A server that runs and has nothing in it; a test may pause or kill it."""
-    yield server
-    server.resume()
-    if not server.alive:
-        server.restart()
-
-
-@pytest.fixture
-def admin(valkey: servers.Server) -> Iterator[redis.Redis]:
-    """A client of another kind, to look and to disturb."""
-    with redis.Redis(port=valkey.port) as client:
-        client.flushall()
-        yield client
-
-
-@pytest.fixture
-def redis_url(valkey: servers.Server, admin: redis.Redis) -> str:
-    return f"redis://{HOST}:{valkey.port}"
-
-
-@pytest.fixture
-def line(valkey: servers.Server, admin: redis.Redis) -> Iterator[Proxy]:
+def line(valkey: servers.Server) -> Iterator[Proxy]:
     """A way to the server that can be disturbed."""
     with proxy(valkey.port) as made:
         yield made
 
 
-@pytest.fixture(scope="session")
-def database_server() -> Iterator[Postgres]:
-    with postgres() as started:
-        started.create_database(DATABASE)
-        yield started
-
-
 @pytest.fixture
-def post(database_server: Postgres) -> Iterator[Postgres]:
-    """PostgreSQL with an empty database; a test may pause or kill it."""
-    database_server.empty_database(DATABASE)
-    yield database_server
-    database_server.resume()
-    assert database_server.process is not None
-    if database_server.process.poll() is not None:
-        database_server.start()
+def post(postgres: Postgres) -> Postgres:
+    """PostgreSQL with an empty database."""
+    postgres.empty_database(DATABASE)
+    return postgres
 
 
 @pytest.fixture

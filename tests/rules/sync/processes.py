@@ -20,6 +20,7 @@ from limen.engine import Engine, Verdict
 from limen.rules import parse
 from limen.rules.stores.sql import SqlStore
 from limen.rules.sync import Follower, Status, SwitchFile, follow
+from tests.waiting import wait_until
 
 WIDE = 1_000_000
 NAMESPACE = "limen"
@@ -92,13 +93,6 @@ class Report:
     def allowed(self) -> bool:
         return bool(self.changes) and self.changes[-1][2]
 
-    def first(self, version: str) -> float:
-        """Return when a verdict was by this version for the first time."""
-        return next(at for at, by, _ in self.changes if by == version)
-
-    def latest(self) -> float:
-        return self.changes[-1][0]
-
 
 class Enforcing:
     """A process that decides requests until it is stopped."""
@@ -154,17 +148,23 @@ class Fleet:
     def reports(self) -> list[Report]:
         return [process.report() for process in self.processes]
 
-    def wait(self, true: Callable[[Report], object], seconds: float = 15.0) -> list[Report]:
+    def wait(self, true: Callable[[Report], object], seconds: float = 20.0) -> list[Report]:
         """Wait until something is true of each of them; return what they have seen."""
-        end = time.monotonic() + seconds
-        while True:
-            reports = self.reports()
+        reports: list[Report] = []
+
+        def are_all() -> bool:
+            reports[:] = self.reports()
             for report in reports:
                 assert not report.error, report.error
-            if all(map(true, reports)):
-                return reports
-            assert time.monotonic() < end, [(r.status, r.changes[-5:]) for r in reports]
-            time.sleep(0.03)
+            return all(map(true, reports))
+
+        wait_until(
+            are_all,
+            seconds,
+            interval_s=0.03,
+            details=lambda: [(report.status, report.changes[-5:]) for report in reports],
+        )
+        return reports
 
     def wait_for(self, version: str) -> list[Report]:
         """Wait until each of them decides by this version."""

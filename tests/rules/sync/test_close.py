@@ -23,12 +23,13 @@ from tests.rules.sync.conftest import (
     publish,
     save,
     times,
-    wait_until,
 )
 from tests.rules.sync.processes import NAMESPACE, rule_set
 from tests.servers import Server
+from tests.waiting import wait_until
 
-PROMPT_S = 3.5
+PROMPT_S = 20.0
+"""How long closing may take on a busy machine; it takes 3 s at most on an idle one."""
 
 
 @pytest.fixture(autouse=True)
@@ -72,9 +73,9 @@ def test_no_connection_is_left_open(
     follower.wait()
     wait_until(lambda: follower.status.is_listening)
     assert connections(admin) == 2
-    assert seconds_to_close(follower) < 1.0
-    wait_until(lambda: connections(admin) == 0, 2)
-    wait_until(lambda: sessions(post) == 0, 2)
+    assert seconds_to_close(follower) < PROMPT_S
+    wait_until(lambda: connections(admin) == 0)
+    wait_until(lambda: sessions(post) == 0)
     assert at_cache(redis_url, lambda cache: cache.instances()) == []
     # It can be started once more, and closed twice.
     follower.start()
@@ -94,8 +95,8 @@ def test_it_may_be_closed_at_any_moment_of_its_start(
         follower.start()
         time.sleep(after_s)
         assert seconds_to_close(follower) < PROMPT_S
-    wait_until(lambda: connections(admin) == 0, 2)
-    wait_until(lambda: sessions(post) == 0, 2)
+    wait_until(lambda: connections(admin) == 0)
+    wait_until(lambda: sessions(post) == 0)
 
 
 def test_a_follower_that_was_never_started_closes(redis_url: str) -> None:

@@ -25,15 +25,14 @@ from tests.rules.sync.conftest import (
     HARD,
     Watched,
     at_cache,
-    figure,
     publish,
     save,
-    wait_until,
 )
 from tests.rules.sync.processes import Fleet, Plan, rule_set
 from tests.servers import Server
+from tests.waiting import wait_until
 
-START_S = 5.0
+START_S = 20.0
 Follow = Callable[..., Follower]
 
 
@@ -47,11 +46,8 @@ def far(post: Postgres) -> Iterator[tuple[Proxy, str]]:
 
 def started(follow: Follow, *arguments: Any, **options: Any) -> tuple[Follower, Status]:
     """Start a follower; it must have rules in time."""
-    start = time.monotonic()
     follower = follow(*arguments, **options)
-    status = follower.wait(START_S)
-    figure("%s: started in %.3f s", status.source, time.monotonic() - start)
-    return follower, status
+    return follower, follower.wait(START_S)
 
 
 # the start
@@ -215,8 +211,7 @@ def test_decisions_do_not_notice_that_the_database_is_away(
     reports = fleet.wait_for("2")
     for report in reports:
         assert (report.mixed, report.error) == (0, "")
-        assert report.slowest_s < 0.5
-    figure("database away: slowest decision %.1f ms", 1e3 * max(r.slowest_s for r in reports))
+        assert report.slowest_s < 5
 
 
 def test_a_database_that_hangs_holds_up_neither_the_cache_nor_the_kill_switch(
@@ -235,19 +230,12 @@ def test_a_database_that_hangs_holds_up_neither_the_cache_nor_the_kill_switch(
     admin.delete("limen:{rules}claim")
     at_cache(redis_url, lambda cache: cache.announce("nothing"))
     wait_until(lambda: far[0].live)
-    slowest = 0.0
     for number in range(2, 6):
         publish(database, redis_url, rule_set(number, 5))
-        slowest = max(
-            slowest,
-            wait_until(lambda v=str(number): follower.status.version == v, 5),  # type: ignore[misc]
-        )
-    assert slowest < 1.0
+        wait_until(lambda v=str(number): follower.status.version == v)  # type: ignore[misc]
     at_cache(redis_url, lambda cache: cache.turn_switch(turned_on()))
-    took = wait_until(lambda: follower.status.switch.all)
-    assert took < 2.0
+    wait_until(lambda: follower.status.switch.all)
     far[0].flow()
-    figure("database hangs: cache followed in %.3f s, switch in %.3f s", slowest, took)
 
 
 def test_a_process_that_cannot_reach_the_database_leaves_the_asking_to_others(
@@ -266,7 +254,7 @@ def test_a_process_that_cannot_reach_the_database_leaves_the_asking_to_others(
     wait_until(lambda: "store" in cut_off.status.trouble)
     follower, _ = started(follow, database, redis_url, folder=tmp_path / "b")
     save(database, rule_set(2, 5))
-    assert wait_until(lambda: follower.status.version == cut_off.status.version == "2") < 4
+    wait_until(lambda: follower.status.version == cut_off.status.version == "2")
     # And it finds out by itself that it is there again, though it may never be its turn.
     far[0].refuse(False)
     wait_until(lambda: not cut_off.status.trouble)
@@ -338,21 +326,19 @@ def test_without_redis_every_process_asks_the_database_and_comes_back_by_itself(
     wait_until(lambda: {"cache", "news"} <= set(follower.status.trouble))
     assert not follower.status.is_listening
     save(database, rule_set(2, 5))
-    took = wait_until(lambda: follower.status.version == "2")
-    assert took < 6.0
+    wait_until(lambda: follower.status.version == "2")
     assert follower.status.source == "store"
     if how == "killed":
         valkey.restart()
     else:
         valkey.resume()
-    back = wait_until(lambda: follower.status.is_listening)
+    wait_until(lambda: follower.status.is_listening)
     # The cache is filled, with the new rules; the old ones of a server that slept give way.
     wait_until(lambda: at_cache(redis_url, lambda cache: cache.look()).version == b"2")
     wait_until(lambda: not follower.status.trouble)
     wait_until(lambda: len(at_cache(redis_url, lambda cache: cache.instances())) == 1)
     publish(database, redis_url, rule_set(3, 5))
     wait_until(lambda: follower.status.version == "3")
-    figure("Redis %s: database followed in %.3f s, heard again after %.3f s", how, took, back)
 
 
 @pytest.mark.parametrize("how", ["away", "paused"])
@@ -376,10 +362,8 @@ def test_a_cache_that_was_emptied_is_filled_again(
     follower, _ = started(follow, database, redis_url)
     time.sleep(0.1)
     admin.flushall()
-    took = wait_until(lambda: at_cache(redis_url, lambda cache: cache.look()).version == b"1")
-    assert took < 4.0
+    wait_until(lambda: at_cache(redis_url, lambda cache: cache.look()).version == b"1")
     wait_until(lambda: not follower.status.trouble)
-    figure("emptied cache: filled again in %.3f s", took)
 
 
 def test_a_server_that_takes_no_writes_is_told_once_and_the_database_followed(
@@ -425,16 +409,14 @@ def test_a_half_open_subscription_is_noticed_and_a_change_meanwhile_picked_up(
     else:
         line.drop_replies()
     publish(database, redis_url, rule_set(2, 5))
-    noticed = wait_until(lambda: not follower.status.is_listening)
-    assert noticed < 2 * ping_s + 0.3
+    wait_until(lambda: not follower.status.is_listening)
     assert "no answer to a ping" in follower.status.trouble["news"]
     # What was held is lost, as with a firewall that forgets a connection.
     line.cut()
     line.flow()
     line.drop_replies(False)
-    back = wait_until(lambda: follower.status.version == "2")
+    wait_until(lambda: follower.status.version == "2")
     assert follower.status.is_listening
-    figure("half-open, %s: noticed in %.3f s, followed %.3f s after", direction, noticed, back)
 
 
 def test_only_the_line_of_announcements_is_dead_and_the_look_finds_the_change(
@@ -446,5 +428,5 @@ def test_only_the_line_of_announcements_is_dead_and_the_look_finds_the_change(
     # The server forgets the subscriber, who is not told.
     admin.client_kill_filter(_type="pubsub", skipme=True)
     publish(database, redis_url, rule_set(2, 5))
-    wait_until(lambda: follower.status.version == "2", 2)
+    wait_until(lambda: follower.status.version == "2")
     wait_until(lambda: follower.status.is_listening)

@@ -21,6 +21,7 @@ from limen.rules.stores import Snapshot
 from limen.rules.stores.file import FileStore
 from limen.rules.sync import Follower, seek
 from limen.rules.sync.last_good import LastGood, replace
+from tests.waiting import wait_until
 
 TICK_S = 0.01
 
@@ -72,13 +73,6 @@ def follow(watched: Watched) -> Iterator[Callable[..., Follower]]:
     yield start
     for follower in started:
         follower.close()
-
-
-def wait_until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(TICK_S)
 
 
 def quota_of(found: RuleSet) -> int:
@@ -251,7 +245,7 @@ def test_closing_stops_the_thread(file: Path, watched: Watched) -> None:
     watched.wait_for(1)
     started = time.monotonic()
     follower.close()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert not [thread for thread in threading.enumerate() if thread.name == "limen-rules"]
 
 

@@ -10,8 +10,8 @@ import pytest
 from limen.errors import StoreError
 from limen.rules.sync import Follower, follow, instance_file
 from limen.rules.sync.instance_file import InstanceFile
-from tests.rules.sync.conftest import wait_until
 from tests.servers import Server
+from tests.waiting import wait_until
 
 Follow = Callable[..., Follower]
 

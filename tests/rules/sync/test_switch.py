@@ -28,11 +28,11 @@ from limen.rules.sync import follow as follow_module
 from limen.rules.sync.last_good import LastGood
 from limen.rules.sync.switch import NAME, decode, encode, turned_off, turned_on
 from tests.postgres import Postgres
-from tests.rules.sync.conftest import Watched, at_cache, figure, publish, save, wait_until
+from tests.rules.sync.conftest import Watched, at_cache, publish, save
 from tests.rules.sync.processes import Fleet, Plan, Report, rule_set
 from tests.servers import Server
+from tests.waiting import wait_until
 
-ACTS_S = 2.0
 Follow = Callable[..., Follower]
 
 
@@ -258,7 +258,7 @@ def test_all_rules_report_and_refuse_nobody_while_it_is_on(
     enforcing, follower = engine
     assert refuses(enforcing) == [True] * 4
     file.path.touch()
-    assert wait_until(lambda: follower.status.switch.all) < ACTS_S
+    wait_until(lambda: follower.status.switch.all)
     assert refuses(enforcing) == [False] * 4
     before = enforcing.decide({"token": "u"}).parts
     parts = enforcing.decide({"token": "u"}).parts
@@ -269,7 +269,7 @@ def test_all_rules_report_and_refuse_nobody_while_it_is_on(
     assert left[0] is not None
     assert left[1] == left[0] - 1
     file.write(turned_off())
-    assert wait_until(lambda: not follower.status.switch.all) < ACTS_S
+    wait_until(lambda: not follower.status.switch.all)
     assert refuses(enforcing) == [True] * 4
 
 
@@ -418,29 +418,18 @@ def test_all_processes_of_a_host_follow_each_of_three_ways_with_redis_and_databa
     processes = fleet.start(4, plan)
     fleet.wait(lambda report: report.version == "1" and not report.allowed)
     file = SwitchFile(tmp_path)
-    ways: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
-        (
-            "touch",
-            lambda: subprocess.run(["touch", str(file.path)], check=True),
-            file.path.unlink,
-        ),
-        ("a signal", processes[0].signal, processes[1].signal),
-        ("a call", lambda: file.write(turned_on()), lambda: file.write(turned_off())),
+    ways: list[tuple[Callable[[], object], Callable[[], object]]] = [
+        (lambda: subprocess.run(["touch", str(file.path)], check=True), file.path.unlink),
+        (processes[0].signal, processes[1].signal),
+        (lambda: file.write(turned_on()), lambda: file.write(turned_off())),
     ]
-    for name, on, off in ways:
-        took = [seconds(fleet, on, allowed=True), seconds(fleet, off, allowed=False)]
-        assert max(took) < ACTS_S, (name, took)
-        figure("kill switch by %s, all stopped: on %.3f s, off %.3f s", name, *took)
+    for on, off in ways:
+        on()
+        fleet.wait(lambda report: report.allowed)
+        off()
+        fleet.wait(lambda report: not report.allowed)
     for report in fleet.reports():
         assert report.error == ""
-
-
-def seconds(fleet: Fleet, act: Callable[[], object], *, allowed: bool) -> float:
-    """Return how long it takes until each process allows, or refuses."""
-    start = time.time()
-    act()
-    reports = fleet.wait(lambda report: report.allowed is allowed, 5)
-    return max(report.latest() for report in reports) - start
 
 
 def test_whoever_starts_with_the_switch_on_never_refuses_anybody(
@@ -472,17 +461,15 @@ def test_one_call_reaches_every_host_and_is_written_down_there(
     for file in files:
         fleet.start(1, Plan(redis_url, database, redis_url, str(file.path.parent), pause_s=0.01))
     fleet.wait(lambda report: report.version == "1" and not report.allowed)
-    took = []
     for switch, allowed in (
         (turned_on(by="ann"), True),
         (turned_off(by="ben"), False),
         (turned_on(["all"], by="cat"), True),
     ):
         fresh = Switch(switch.all, switch.rules, time.time(), switch.by)
-        act = lambda fresh=fresh: turn_everywhere(redis_url, fresh)  # noqa: E731
-        took.append(seconds(fleet, act, allowed=allowed))
+        turn_everywhere(redis_url, fresh)
+        fleet.wait(lambda report, allowed=allowed: report.allowed is allowed)  # type: ignore[misc]
         assert [file.read().by for file in files] == [switch.by] * 3
-    assert max(took) < ACTS_S
     # A newer word on one host is that host's own, and an older one is not heard.
     files[0].write(turned_off(by="dan"))
     wait_until(lambda: not fleet.processes[0].report().allowed)
@@ -495,7 +482,6 @@ def test_one_call_reaches_every_host_and_is_written_down_there(
     fleet.start(1, Plan(redis_url, database, redis_url, str(tmp_path / "b"), pause_s=0.01))
     report = wait_for_rules(fleet.processes[-1].report)
     assert (report.refused, report.status.switch.by) == (0, "cat")
-    figure("kill switch by Redis: 3 hosts within %.3f s", max(took))
 
 
 def test_of_many_who_turn_it_at_once_each_is_dated_after_another(redis_url: str) -> None:
@@ -582,7 +568,7 @@ def test_rules_in_a_file_hear_the_switch_of_redis_too(
         follower.wait()
         wait_until(lambda: follower.status.is_listening)
         turn_everywhere(redis_url, turned_on())
-        assert wait_until(lambda: engine.decide({}).allowed) < ACTS_S
+        wait_until(lambda: engine.decide({}).allowed)
         # The file is this host's own: it is not put into Redis.
         assert not admin.exists("limen:{rules}entry")
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +25,7 @@ from limen.server.process.data_plane import DataPlane
 from limen.server.settings import Settings, load
 from limen.server.worker.container import Service
 from limen.server.worker.data_dir import Place
+from tests.waiting import wait_until
 
 ADMIN = "canary-admin-token-0123456789abcdef"
 CHECK = "canary-check-token-0123456789abcdef"
@@ -169,15 +169,8 @@ class Driven:
     def save(self, document: dict[str, Any], **more: Any) -> Any:
         """Save rules past the API."""
         stored = self.run(self.service.books.save(document, author="tests", base=None, **more))
-        self.until(lambda: self.service.engine.rules.version == str(stored.version))
+        wait_until(lambda: self.service.engine.rules.version == str(stored.version))
         return stored
-
-    def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something is so, which is soon."""
-        end = time.monotonic() + 10
-        while not holds():
-            assert time.monotonic() < end, "it took too long"
-            time.sleep(0.01)
 
 
 def settings_of(folder: Path, **flags: Any) -> Settings:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from limen.server.settings import load
 from limen.server.worker.data_dir import Place
 from tests.server.admin.driving import RULES
 from tests.server.running import Running
+from tests.waiting import wait_until
 
 
 class Serving(Struct, frozen=True):
@@ -51,10 +51,7 @@ def tokens(url: str, folder: Path, *roles: Role) -> dict[Role, str]:
         return {token.role: secret for token, secret in made}
 
     made = asyncio.run(create())
-    end = time.monotonic() + 10
-    while _status(f"{url}/admin/v1/tokens", made[roles[-1]]) == 401:
-        assert time.monotonic() < end, "the tokens are not known"
-        time.sleep(0.05)
+    wait_until(lambda: _status(f"{url}/admin/v1/tokens", made[roles[-1]]) != 401)
     return made
 
 

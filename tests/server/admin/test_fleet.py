@@ -16,26 +16,21 @@ from limen.rules.sync import Switch, SwitchFile
 from limen.rules.sync.switch import decode
 from tests import postgres, servers
 from tests.server.admin.driving import RULES, Driven, driven, settings_of
+from tests.waiting import wait_until
 
 OTHER = {"rules": [{"name": "all", "limits": "7/minute"}]}
 
 
-@pytest.fixture
-def redis() -> Iterator[servers.Server]:
-    with servers.process(servers.binaries()["valkey"]) as started:
-        yield started
-
-
-def on_redis(folder: Path, redis: servers.Server, **flags: Any) -> Any:
-    url = f"redis://:canary-redis@127.0.0.1:{redis.port}"
+def on_redis(folder: Path, own_valkey: servers.Server, **flags: Any) -> Any:
+    url = f"redis://:canary-redis@127.0.0.1:{own_valkey.port}"
     return settings_of(folder, **{"store.url": url, **flags})
 
 
 @pytest.fixture
-def shared(tmp_path: Path, redis: servers.Server) -> Iterator[Driven]:
-    with Redis(port=redis.port) as client:
+def shared(tmp_path: Path, own_valkey: servers.Server) -> Iterator[Driven]:
+    with Redis(port=own_valkey.port) as client:
         client.config_set("requirepass", "canary-redis")
-    with driven(on_redis(tmp_path, redis), RULES) as started:
+    with driven(on_redis(tmp_path, own_valkey), RULES) as started:
         yield started
 
 
@@ -47,16 +42,16 @@ def test_without_redis_the_fleet_is_this_process(calm: Driven) -> None:
 
 
 def test_with_redis_the_fleet_is_all_that_run(shared: Driven) -> None:
-    shared.until(lambda: shared.ask("GET", "/instances").json["instances"] != [])
+    wait_until(lambda: shared.ask("GET", "/instances").json["instances"] != [])
     told = shared.ask("GET", "/instances").json
     assert told["shared"] is True
     assert [one["pid"] for one in told["instances"]] == [os.getpid()]
 
 
-def test_a_save_is_announced_by_redis(shared: Driven, redis: servers.Server) -> None:
+def test_a_save_is_announced_by_redis(shared: Driven, own_valkey: servers.Server) -> None:
     sent = {"document": OTHER, "base": 2}
     assert shared.ask("PUT", "/rules", sent).status == 200
-    with Redis(port=redis.port, password="canary-redis") as client:
+    with Redis(port=own_valkey.port, password="canary-redis") as client:
         assert client.hget("limen:{rules}entry", "version") == b"3"
         back = {"expected": 3}
         assert shared.ask("POST", "/rules/versions/2/activate", back).status == 200
@@ -64,9 +59,9 @@ def test_a_save_is_announced_by_redis(shared: Driven, redis: servers.Server) -> 
 
 
 def test_without_redis_for_a_while_a_save_is_saved(
-    shared: Driven, redis: servers.Server, caplog: pytest.LogCaptureFixture
+    shared: Driven, own_valkey: servers.Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    redis.kill()
+    own_valkey.kill()
     assert shared.ask("PUT", "/rules", {"document": OTHER, "base": 2}).status == 200
     assert "version 3 is saved, and not announced" in caplog.text
     assert "canary" not in caplog.text
@@ -78,11 +73,11 @@ def test_without_redis_for_a_while_a_save_is_saved(
 
 
 def test_the_kill_switch_is_for_every_host_that_redis_reaches(
-    shared: Driven, redis: servers.Server
+    shared: Driven, own_valkey: servers.Server
 ) -> None:
     turned = shared.ask("PUT", "/kill-switch", {"on": True, "rules": ["per-user"]}).json
     assert (turned["other_hosts"], turned["audited"]) == ("reached", True)
-    with Redis(port=redis.port, password="canary-redis") as client:
+    with Redis(port=own_valkey.port, password="canary-redis") as client:
         carried = decode(client.get("limen:{rules}switch"))
     assert carried is not None
     assert carried.rules == ("per-user",)
@@ -100,10 +95,10 @@ def test_the_kill_switch_lets_everybody_pass_and_is_written_down(service: Driven
     assert (row["action"], row["subject"]) == ("kill-switch", "on for all rules")
     assert row["comment"] == "too strict"
     check: dict[str, Any] = {"attributes": {}}
-    service.until(lambda: service.service.engine.rules.version == "3")
-    service.until(lambda: service.ask("POST", "//v1/check", check, role=None).json["allowed"])
+    wait_until(lambda: service.service.engine.rules.version == "3")
+    wait_until(lambda: service.ask("POST", "//v1/check", check, role=None).json["allowed"])
     assert service.ask("PUT", "/kill-switch", {"on": False}).json["on"] is False
-    service.until(lambda: not service.ask("POST", "//v1/check", check, role=None).json["allowed"])
+    wait_until(lambda: not service.ask("POST", "//v1/check", check, role=None).json["allowed"])
 
 
 @pytest.mark.parametrize(

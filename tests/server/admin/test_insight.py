@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -48,12 +47,6 @@ def look_until(service: Driven, path: str, allowed: int, denied: int) -> Any:
         if (requests["allowed"], requests["denied"]) == (allowed, denied):
             return told
         assert time.monotonic() < end, told
-
-
-@pytest.fixture
-def redis() -> Iterator[servers.Server]:
-    with servers.process(servers.binaries()["valkey"]) as started:
-        yield started
 
 
 @pytest.mark.parametrize("query", ["", "?window=10", "?window=300", "?window=301", "?window=3600"])
@@ -256,9 +249,9 @@ def test_what_takes_longer_than_can_be_told_is_null_and_not_fast() -> None:
 
 
 def test_what_others_saw_is_in_it_and_is_missed_without_redis(
-    tmp_path: Path, redis: servers.Server
+    tmp_path: Path, valkey: servers.Server
 ) -> None:
-    url = f"redis://127.0.0.1:{redis.port}"
+    url = f"redis://127.0.0.1:{valkey.port}"
     with driven(settings_of(tmp_path, **{"store.url": url}), RULES) as service:
         check(service, "42", 5)
         service.run(_tell(url, "another\r\n"))
@@ -276,7 +269,7 @@ def test_what_others_saw_is_in_it_and_is_missed_without_redis(
         found = service.ask("GET", "/decisions?allowed=false").json
         assert (found["shared"], len(found["decisions"])) == (True, 3)
         assert {one["instance"] for one in found["decisions"]} == {service.service.id, "another"}
-        redis.kill()
+        valkey.kill()
         told = service.ask("GET", "/insight").json
         assert (told["shared"], told["instances"]) == (False, [service.service.id])
         assert (told["requests"]["allowed"], told["requests"]["denied"]) == (3, 2)

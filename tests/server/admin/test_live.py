@@ -36,6 +36,7 @@ from tests import servers
 from tests.server.admin.driving import ADMIN, RULES, Driven, driven, settings_of
 from tests.server.product import product
 from tests.server.raw import Raw, request
+from tests.waiting import wait_until_async
 
 MODELS: dict[str, type[msgspec.Struct]] = {
     "hello": LiveHello,
@@ -123,10 +124,7 @@ class Listener:
         return [data for each, data in self.events if each == name]
 
     async def until(self, holds: Callable[[], object]) -> None:
-        end = time.monotonic() + PATIENCE_S
-        while not holds():
-            assert time.monotonic() < end, self.text
-            await asyncio.sleep(0.01)
+        await wait_until_async(holds, PATIENCE_S, details=lambda: self.text)
 
     async def leave(self) -> None:
         self._gone.set()
@@ -529,5 +527,5 @@ def test_a_service_with_an_open_stream_ends_at_once(tmp_path: Path) -> None:
         assert raw.ends()
         assert served.code() == 0
         # Without an end of the stream it would be the 30 s that answers have to finish.
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
         assert not any("cut off" in line for line in served.complained)

@@ -9,6 +9,7 @@ import pytest
 
 from limen.rules.stores.sql import SqlStore
 from tests.server.admin.driving import RULES, Driven, driven, settings_of
+from tests.waiting import wait_until
 
 OTHER = {"rules": [{"name": "all", "limits": "7/minute"}]}
 
@@ -135,7 +136,7 @@ def test_saves_a_version_that_holds_here_soon(service: Driven) -> None:
     assert (told["version"], told["parent"], told["active"]) == (3, 2, True)
     assert (told["author"], told["comment"]) == ("the admin token of this host", "less")
     assert told["summary"] == "+1 ~0 -2"
-    service.until(lambda: service.service.engine.rules.version == "3")
+    wait_until(lambda: service.service.engine.rules.version == "3")
     verdict = service.ask("POST", "//v1/check", {"attributes": {}}, role=None).json
     assert verdict["limit"] == "7/minute"
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 
 from limen.server.envoy.schema import SHOULD_RATE_LIMIT, RateLimitResponse
 from tests.server.envoy.describing import OK, described, request
 from tests.server.hammering import Load
 from tests.server.product import Product, product
-from tests.server.raw import until
-from tests.servers import HOST, Server, binaries, process
+from tests.servers import HOST, Server
+from tests.waiting import wait_until
 
 RULES = """
 rules:
@@ -27,12 +25,6 @@ rules:
 ASKED = {name: request({name: "x"}).SerializeToString() for name in ("wide", "tight")}
 BOTH = request({"wide": "x"}, {"tight": "x"}).SerializeToString()
 LOOK = request(described({"wide": "x"}, 0), described({"tight": "x"}, 0)).SerializeToString()
-
-
-@pytest.fixture
-def valkey() -> Iterator[Server]:
-    with process(binaries()["valkey"]) as started:
-        yield started
 
 
 def calling(port: int) -> tuple[grpc.Channel, Any]:
@@ -69,14 +61,14 @@ def test_a_rolling_restart_fails_no_call_and_counts_each(valkey: Server, tmp_pat
     flags = ("--store", url, "--workers", "2", "--log-format", "json", "--rules", str(rules))
     settings = {"store__deadline": "5.0", "gateway__deadline": "5.0"}
     with product(tmp_path, *flags, **settings) as served:
-        until(lambda: served.ask("/readyz").status == 200, 30)
-        until(lambda: len(served.workers) == 2)
+        wait_until(lambda: served.ask("/readyz").status == 200, 30)
+        wait_until(lambda: len(served.workers) == 2)
         port = served.grpc_port
         with asking(port) as load:
             old = served.workers
             served.signal(signal.SIGHUP)
-            until(lambda: _is_replaced(served), 60)
-            until(lambda: not set(served.workers) & set(old), 60)
+            wait_until(lambda: _is_replaced(served), 60)
+            wait_until(lambda: not set(served.workers) & set(old), 60)
             load.goes_on()
         assert load.failures == []
         channel, call = calling(port)

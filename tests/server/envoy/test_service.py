@@ -33,7 +33,7 @@ from tests.server.envoy.describing import (
     remaining,
     request,
 )
-from tests.servers import HOST, Server, binaries, process
+from tests.servers import HOST, Server
 
 USER = {"user": "1"}
 
@@ -256,12 +256,6 @@ rules:
   - {name: local, match: {descriptor: local}, key: [local], limits: 3/day, on_error: local}
   - {name: never, match: {descriptor: never}, mode: block}
 """
-
-
-@pytest.fixture
-def valkey() -> Iterator[Server]:
-    with process(binaries()["valkey"]) as started:
-        yield started
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])

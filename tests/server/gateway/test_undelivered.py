@@ -15,7 +15,8 @@ import pytest
 from limen.server.envoy.schema import SHOULD_RATE_LIMIT
 from tests.server.envoy.describing import request as described
 from tests.server.product import Product, product
-from tests.server.raw import Raw, request, until
+from tests.server.raw import Raw, request
+from tests.waiting import wait_until
 
 RULES = """
 rules:
@@ -62,7 +63,7 @@ def test_verdict_is_counted_if_the_gateway_has_closed_the_connection(served: Pro
         for _ in range(3):
             with Raw(served.port) as gateway:
                 gateway.send(request("/v1/auth", *ASK))
-    until(lambda: undelivered(served, "auth") == (1, 2))
+    wait_until(lambda: undelivered(served, "auth") == (1, 2))
 
 
 def test_verdict_is_counted_if_envoy_has_given_up_the_call(served: Product) -> None:
@@ -75,4 +76,4 @@ def test_verdict_is_counted_if_envoy_has_given_up_the_call(served: Product) -> N
             for _ in range(2):
                 with pytest.raises(grpc.RpcError):
                     call(raw, timeout=0.1)
-        until(lambda: undelivered(served, "envoy") == (1, 1))
+        wait_until(lambda: undelivered(served, "envoy") == (1, 1))

@@ -49,7 +49,7 @@ from tests.server.grpc.wire import (
     prefixed,
     raw,
 )
-from tests.server.raw import until
+from tests.waiting import wait_until
 
 BLOCK = Encoder().encode(list(headers(ECHO).items()))
 WAIT_BLOCK = Encoder().encode(list(headers(WAIT).items()))
@@ -58,11 +58,11 @@ REFLECT = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 
 
 @contextmanager
-def lasting(least: float, most: float) -> Iterator[None]:
+def lasting(least_s: float) -> Iterator[None]:
+    """Check that something takes as long as a timeout of ours, and not for ever."""
     began = time.monotonic()
     yield
-    took = time.monotonic() - began
-    assert least <= took <= most, f"took {took:.2f} s"
+    assert least_s <= time.monotonic() - began <= 20
 
 
 def pairs(first: Callable[[int], Frame], count: int) -> bytes:
@@ -151,7 +151,7 @@ def test_streams_that_are_cancelled_at_once_are_not_counted_for_ever(served: Ser
 def test_a_message_that_is_too_long_is_refused_as_soon_as_it_says_so(
     served: Served, size: int
 ) -> None:
-    with lasting(0, 2), Wire(served.port) as wire:
+    with lasting(0), Wire(served.port) as wire:
         wire.send(wire.head(1), data(1, struct.pack(">BL", 0, size) + b"x"))
         answer = wire.read(1)
         assert (answer.status, answer.detail) == (8, "a message is longer than 1,048,576 bytes")
@@ -195,13 +195,13 @@ def test_a_call_that_sends_more_than_it_may_is_refused(served: Served) -> None:
     ],
 )
 def test_what_is_begun_and_not_ended_is_not_waited_for(either_quick: Served, start: bytes) -> None:
-    with lasting(0.25, 3), Wire(either_quick.port) as wire:
+    with lasting(0.25), Wire(either_quick.port) as wire:
         wire.send(start)
         assert wire.goes_away() == ENHANCE_YOUR_CALM
 
 
 def test_headers_that_trickle_in_are_not_waited_for(quick: Served) -> None:
-    with lasting(0.25, 3), Wire(quick.port) as wire:
+    with lasting(0.25), Wire(quick.port) as wire:
         wire.send(HeadersFrame(1, BLOCK))
         with suppress(ConnectionError):
             for _ in range(100):
@@ -211,7 +211,7 @@ def test_headers_that_trickle_in_are_not_waited_for(quick: Served) -> None:
 
 
 def test_a_frame_that_trickles_in_is_not_waited_for(quick: Served) -> None:
-    with lasting(0.25, 3), Wire(quick.port) as wire:
+    with lasting(0.25), Wire(quick.port) as wire:
         with suppress(ConnectionError):
             for byte in raw(6, 0, 0, b"12345678") * 10:
                 wire.send(bytes([byte]))
@@ -231,14 +231,14 @@ def test_a_client_that_always_has_the_rest_of_something_is_not_cut_off(quick: Se
 
 def test_who_says_nothing_at_all_is_not_waited_for(quick: Served) -> None:
     for start in (b"", b"PRI * HT"):
-        with lasting(0.25, 3), Wire(quick.port, greets=False) as wire:
+        with lasting(0.25), Wire(quick.port, greets=False) as wire:
             wire.send(start)
             assert wire.socket.recv(100) == b""
 
 
 @pytest.mark.parametrize("path", [ECHO, EACH])
 def test_a_body_that_trickles_in_ends_its_call(quick: Served, path: str) -> None:
-    with lasting(0.25, 3), Wire(quick.port) as wire:
+    with lasting(0.25), Wire(quick.port) as wire:
         wire.send(wire.head(1, path), data(1, prefixed(bytes(1_000))[:5]))
         for _ in range(20):
             wire.send(data(1, b"x"))
@@ -258,7 +258,7 @@ def test_who_waits_between_calls_is_left_alone(quick: Served) -> None:
 
 
 def test_an_answer_for_which_no_room_is_given_ends(either_quick: Served) -> None:
-    with lasting(0.3, 3), Wire(either_quick.port, {INITIAL_WINDOW_SIZE: 10}) as wire:
+    with lasting(0.3), Wire(either_quick.port, {INITIAL_WINDOW_SIZE: 10}) as wire:
         wire.call(1, b"%d" % 10**6, BIG)
         wire.send(wire.head(3, EACH), data(3, prefixed(bytes(20)) * 3, ends=True))
         assert wire.read(1).reset == CANCEL
@@ -273,7 +273,7 @@ def test_a_client_that_does_not_read_is_cut_off(either_quick: Served) -> None:
         wire.send(WindowUpdateFrame(0, 2**30))
         for number in range(1, 101, 2):
             wire.call(number, b"%d" % 10**6, BIG)
-        until(lambda: either_quick.count == before, 10)
+        wait_until(lambda: either_quick.count == before, 10)
 
 
 # Connections
@@ -291,7 +291,7 @@ def test_more_connections_than_there_may_be_are_closed(
             assert three.socket.recv(100) == b""
         one.call(3, b"y")
         assert one.read(3).messages == [b"y"]
-    until(lambda: quick.count == 0)
+    wait_until(lambda: quick.count == 0)
     with Wire(quick.port) as again:
         again.call(1, b"z")
         assert again.read(1).messages == [b"z"]
@@ -401,7 +401,7 @@ def test_connections_leave_nothing_behind(served: Served) -> None:
                 wire.send(*[wire.head(number, EACH) for number in range(1, 40, 2)])
                 wire.call(41, b"10000", BIG)
                 wire.read(41)
-        until(lambda: served.count <= before)
+        wait_until(lambda: served.count <= before)
 
     before = served.count
     talk()

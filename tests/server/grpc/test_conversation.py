@@ -34,7 +34,7 @@ from tests.server.grpc.wire import (
     prefixed,
     raw,
 )
-from tests.server.raw import until
+from tests.waiting import wait_until
 
 MANY = 300_000
 
@@ -391,7 +391,7 @@ def test_who_has_gone_is_forgotten(served: Served) -> None:
     wire.asks_again()
     assert served.count == before + 1
     wire.socket.close()
-    until(lambda: served.count == before)
+    wait_until(lambda: served.count == before)
     served.call(served.methods.go_on.set)
 
 

@@ -54,11 +54,9 @@ def test_messages_of_every_size(channel: grpc.Channel) -> None:
 
 @pytest.mark.parametrize("size", [1_048_577, 4 * 2**20])
 def test_a_message_that_is_too_long(channel: grpc.Channel, size: int) -> None:
-    began = time.monotonic()
     error: Any = failure(unary(channel, "/t/Echo"), b"x" * size, timeout=10)
     assert code(error) == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert error.details() == "a message is longer than 1,048,576 bytes"
-    assert time.monotonic() - began < 3
     assert unary(channel, "/t/Echo")(b"x", timeout=10) == b"x"
 
 

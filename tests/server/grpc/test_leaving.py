@@ -121,7 +121,7 @@ def test_connections_grow_old_and_not_all_at_once() -> None:
             wire.read(1)
             assert wire.goes_away() == NO_ERROR
             assert [each.last_stream_id for each in wire.goaways] == [LAST, 1]
-        assert 0.6 <= time.monotonic() - began <= 3
+        assert 0.6 <= time.monotonic() - began <= 20
 
 
 def test_a_client_that_follows_the_rules_loses_no_call_by_age() -> None:

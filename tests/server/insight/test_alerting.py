@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from limen.server.insight import alerting
 from limen.server.insight.alerting import Alerting
 from limen.server.insight.deliver import Delivery, Sender
 from tests import servers
+from tests.waiting import wait_until_async
 
 NOW = 1_700_000_042.0
 
@@ -83,19 +83,13 @@ class Process:
         self.board.close()
 
 
-@pytest.fixture
-def server() -> Iterator[servers.Server]:
-    with servers.process(servers.binaries()["valkey"]) as started:
-        yield started
-
-
 def ids(alerts: Sequence[Alert]) -> list[str]:
     return sorted(alert.id for alert in alerts)
 
 
-def test_one_judges_and_tells_and_all_show_the_same(server: servers.Server) -> None:
+def test_one_judges_and_tells_and_all_show_the_same(own_valkey: servers.Server) -> None:
     async def main() -> None:
-        one, two = Process("one", server.port), Process("two", server.port)
+        one, two = Process("one", own_valkey.port), Process("two", own_valkey.port)
         await two.refuse(NOW)
         for now in (NOW, NOW + 1):
             for each in (one, two):
@@ -119,12 +113,12 @@ def test_one_judges_and_tells_and_all_show_the_same(server: servers.Server) -> N
 
 
 def test_the_next_one_goes_on_where_the_last_one_left_off(
-    server: servers.Server, monkeypatch: pytest.MonkeyPatch
+    own_valkey: servers.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(alerting, "_CLAIM_S", 0.3)
 
     async def main() -> None:
-        one, two = Process("one", server.port), Process("two", server.port)
+        one, two = Process("one", own_valkey.port), Process("two", own_valkey.port)
         await one.refuse(NOW)
         await one.alerts.turn(NOW)
         began = ids(one.told.changed)
@@ -145,34 +139,32 @@ def test_the_next_one_goes_on_where_the_last_one_left_off(
 
 
 def test_while_redis_is_away_each_judges_itself_and_the_first_of_a_host_tells(
-    server: servers.Server,
+    own_valkey: servers.Server,
 ) -> None:
     async def main() -> None:
-        one = Process("one", server.port)
-        two = Process("two", server.port, is_first=False)
+        one = Process("one", own_valkey.port)
+        two = Process("two", own_valkey.port, is_first=False)
         for each in (one, two):
             await each.alerts.turn(NOW)
         now = NOW
         for tells, is_silent in ((one, two), (two, one)):
             tells.is_first, is_silent.is_first = True, False
             before = list(is_silent.told.changed)
-            server.kill()
+            own_valkey.kill()
             for each in (one, two):
                 await each.refuse(now)
                 await each.alerts.turn(now + 1)
             assert ids(one.alerts.open) == ids(two.alerts.open) != []
             assert ids(tells.told.changed) == ids(tells.alerts.open)
             assert is_silent.told.changed == before
-            server.restart()
-            end = time.monotonic() + 20
+            own_valkey.restart()
+            await until_shared(one, two)
             while one.alerts.open or two.alerts.open:
-                assert time.monotonic() < end
-                # It is not over by itself, before Redis is back; and then so long ago that nobody
-                # begins to tell of it for all.
-                now += 20 * (one.view.is_shared and two.view.is_shared)
+                # So much later that nobody begins to tell of it for all.
+                now += 20
+                assert now < NOW + 1_000
                 for each in (one, two):
                     await each.alerts.turn(now + 1)
-                await asyncio.sleep(0.1)
             # Who told of the beginning tells of the end.
             told = {alert.id for alert in tells.told.changed[:2]}
             assert set(tells.told.words) == {(id_, over) for id_ in told for over in (False, True)}
@@ -185,12 +177,12 @@ def test_while_redis_is_away_each_judges_itself_and_the_first_of_a_host_tells(
 
 
 @pytest.mark.parametrize("poison", [b"{}", b"[]", b'{"open": [1]}', b"\xff", b"x" * 600_000])
-def test_a_poisoned_notice_is_none(server: servers.Server, poison: bytes) -> None:
+def test_a_poisoned_notice_is_none(own_valkey: servers.Server, poison: bytes) -> None:
     async def main() -> None:
-        with redis.Redis(port=server.port) as admin:
+        with redis.Redis(port=own_valkey.port) as admin:
             admin.set("limen:{insight}notice:alerts", poison)
             admin.set("limen:{insight}claim:alerts", "somebody", px=60_000)
-        one = Process("one", server.port)
+        one = Process("one", own_valkey.port)
         await one.alerts.turn(NOW)
         assert (one.alerts.open, one.alerts.ended, one.alerts.more) == ((), (), 0)
         one.close()
@@ -198,29 +190,29 @@ def test_a_poisoned_notice_is_none(server: servers.Server, poison: bytes) -> Non
     asyncio.run(main())
 
 
-def test_a_notice_comes_down_by_itself(server: servers.Server) -> None:
+def test_a_notice_comes_down_by_itself(own_valkey: servers.Server) -> None:
     async def main() -> None:
-        one = Process("one", server.port)
+        one = Process("one", own_valkey.port)
         await one.refuse(NOW)
         await one.alerts.turn(NOW)
         one.close()
 
     asyncio.run(main())
-    with redis.Redis(port=server.port) as admin:
+    with redis.Redis(port=own_valkey.port) as admin:
         keys: Any = admin.keys("*")
         assert len(keys) == 3
         assert all(0 < admin.ttl(key) <= 3_720 for key in keys)
 
 
 def test_who_told_alone_of_a_beginning_tells_of_the_end_though_another_is_first_by_then(
-    server: servers.Server,
+    own_valkey: servers.Server,
 ) -> None:
     async def main() -> None:
-        one = Process("one", server.port)
-        two = Process("two", server.port, is_first=False)
+        one = Process("one", own_valkey.port)
+        two = Process("two", own_valkey.port, is_first=False)
         for each in (one, two):
             await each.alerts.turn(NOW)
-        server.kill()
+        own_valkey.kill()
         for each in (one, two):
             await each.refuse(NOW)
             await each.alerts.turn(NOW + 1)
@@ -238,10 +230,10 @@ def test_who_told_alone_of_a_beginning_tells_of_the_end_though_another_is_first_
 
 
 def test_what_could_not_be_written_down_is_told_once(
-    server: servers.Server, monkeypatch: pytest.MonkeyPatch
+    own_valkey: servers.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        one = Process("one", server.port)
+        one = Process("one", own_valkey.port)
         await one.alerts.turn(NOW)
         await one.refuse(NOW)
 
@@ -262,10 +254,7 @@ def test_what_could_not_be_written_down_is_told_once(
 
 async def until_shared(*processes: Process) -> None:
     """Wait until all of them ask Redis again."""
-    end = time.monotonic() + 20
-    while not all(each.view.is_shared for each in processes):
-        assert time.monotonic() < end
-        await asyncio.sleep(0.05)
+    await wait_until_async(lambda: all(each.view.is_shared for each in processes))
 
 
 async def turns(processes: Sequence[Process], start: float, seconds: int) -> set[str]:
@@ -284,22 +273,29 @@ def changes(*processes: Process) -> list[tuple[str, bool]]:
     return [change for each in processes for change in each.told.words]
 
 
-@pytest.mark.parametrize("loses", ["nothing", "data", "leader"])
+@pytest.mark.parametrize(
+    "loses",
+    [
+        pytest.param("nothing", marks=pytest.mark.slow),
+        "data",
+        pytest.param("leader", marks=pytest.mark.slow),
+    ],
+)
 def test_an_outage_is_one_alert_whoever_judges_it(
-    server: servers.Server, loses: str, monkeypatch: pytest.MonkeyPatch
+    own_valkey: servers.Server, loses: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`two` leads before, `one` tells during the outage, and the next to lead is any of them."""
     monkeypatch.setattr(alerting, "_CLAIM_S", 1.0)
 
     async def main() -> None:
         one, two, idle = (
-            Process("one", server.port),
-            Process("two", server.port, is_first=False),
-            Process("idle", server.port, is_first=False),
+            Process("one", own_valkey.port),
+            Process("two", own_valkey.port, is_first=False),
+            Process("idle", own_valkey.port, is_first=False),
         )
         for each in (two, one, idle):
             await each.alerts.turn(NOW)
-        (server.kill if loses == "data" else server.pause)()
+        (own_valkey.kill if loses == "data" else own_valkey.pause)()
         # They notice at different moments, so that each would give another id.
         for each, at in ((two, NOW + 1), (one, NOW + 7)):
             await each.fall_back(at)
@@ -313,7 +309,7 @@ def test_an_outage_is_one_alert_whoever_judges_it(
             await each.alerts.turn(NOW + 30)
         assert len(one.alerts.open) == 1
         await one.fall_back(NOW + 42)
-        (server.restart if loses == "data" else server.resume)()
+        (own_valkey.restart if loses == "data" else own_valkey.resume)()
         await until_shared(*living)
         await turns(living, NOW + 43, 25)
         for each in living:
@@ -327,18 +323,18 @@ def test_an_outage_is_one_alert_whoever_judges_it(
     asyncio.run(main())
 
 
-def test_an_alert_of_a_slow_store_goes_on_when_the_store_stops(server: servers.Server) -> None:
+def test_an_alert_of_a_slow_store_goes_on_when_the_store_stops(own_valkey: servers.Server) -> None:
     async def main() -> None:
-        one = Process("one", server.port)
+        one = Process("one", own_valkey.port)
         await one.fall_back(NOW)
         await one.alerts.turn(NOW)
         (began,) = one.alerts.open
-        server.pause()
+        own_valkey.pause()
         await one.fall_back(NOW + 5)
         await one.alerts.turn(NOW + 6)
         assert not one.view.is_shared
         assert ids(one.alerts.open) == [began.id]
-        server.resume()
+        own_valkey.resume()
         await until_shared(one)
         assert await turns([one], NOW + 7, 25) == {began.id}
         assert one.told.words == [(began.id, False), (began.id, True)]
@@ -347,16 +343,17 @@ def test_an_alert_of_a_slow_store_goes_on_when_the_store_stops(server: servers.S
     asyncio.run(main())
 
 
-def test_hosts_that_each_told_of_an_outage_each_tell_of_its_end(server: servers.Server) -> None:
+@pytest.mark.slow
+def test_hosts_that_each_told_of_an_outage_each_tell_of_its_end(own_valkey: servers.Server) -> None:
     async def main() -> None:
-        one, two = Process("one", server.port), Process("two", server.port)
+        one, two = Process("one", own_valkey.port), Process("two", own_valkey.port)
         for each in (one, two):
             await each.alerts.turn(NOW)
-        server.pause()
+        own_valkey.pause()
         for each, at in ((one, NOW + 1), (two, NOW + 7)):
             await each.fall_back(at)
             await each.alerts.turn(at)
-        server.resume()
+        own_valkey.resume()
         await until_shared(one, two)
         await turns([one, two], NOW + 8, 40)
         assert ids(one.alerts.open) == ids(two.alerts.open) == []

@@ -12,7 +12,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 
 from tests.server.product import Product, product
-from tests.server.raw import Raw, request, until
-from tests.servers import HOST, Server, binaries, process
+from tests.server.raw import Raw, request
+from tests.servers import HOST, Server
+from tests.waiting import FULL, wait_until
 
 ADMIN = "canary-admin-token-0123456789abcdef"
 SECRET = "canary-webhook-secret-0123456789"
@@ -32,19 +33,12 @@ rules:
     key: user
     limits: {limits}
 """
-FULL = os.environ.get("LIMEN_FAULTS") == "1"
 LISTS = 100 if FULL else 40
 """A thousand keys in each."""
 CALM = LISTS * 3 // 10
 """In so many of them there is no flood yet."""
 FLOOD = 1_000 * (LISTS - CALM)
 _SUM = re.compile(r'^limen_requests_total\{outcome="(allowed|denied)"\} ([0-9.e+]+)$', re.MULTILINE)
-
-
-@pytest.fixture
-def valkey() -> Iterator[Server]:
-    with process(binaries()["valkey"]) as started:
-        yield started
 
 
 @contextmanager
@@ -56,9 +50,9 @@ def serving(folder: Path, valkey: Server | None, limits: str, **settings: str) -
         flags += ["--store", f"redis://{HOST}:{valkey.port}", "--workers", "2"]
     given = {"auth__admin_token": ADMIN, "store__deadline": "5.0", **settings}
     with product(folder, *flags, **given) as served:
-        until(lambda: served.ask("/readyz").status == 200, 30)
+        wait_until(lambda: served.ask("/readyz").status == 200, 30)
         if valkey is not None:
-            until(lambda: len(served.workers) == len(pids(served)) == 2, 30)
+            wait_until(lambda: len(served.workers) == len(pids(served)) == 2, 30)
         yield served
 
 
@@ -94,34 +88,24 @@ def asked_in_all(served: Product) -> set[int]:
     return sums
 
 
-def within(seconds: float, found: Callable[[], Any]) -> Any:
-    """Return what is found, which has to be soon."""
-    end = time.monotonic() + seconds
-    while True:
-        if value := found():
-            return value
-        assert time.monotonic() < end, f"not found within {seconds} s"
-        time.sleep(0.1)
-
-
 def test_sums_are_of_all_workers_and_stay_when_one_is_killed(
     valkey: Server, tmp_path: Path
 ) -> None:
     with serving(tmp_path, valkey, "10/day") as served:
         asked = until_both_have_answered(served, "often", "often", "often")
-        until(lambda: asked_in_all(served) == {asked})
+        wait_until(lambda: asked_in_all(served) == {asked})
         before = set(told(served, "/insight?window=300")["instances"])
 
         killed = min(pids(served))
         os.kill(killed, signal.SIGKILL)
-        until(lambda: killed not in served.workers)
+        wait_until(lambda: killed not in served.workers)
         assert asked_in_all(served) == {asked}
-        until(lambda: len(served.workers) == len(pids(served)) == 2, 30)
+        wait_until(lambda: len(served.workers) == len(pids(served)) == 2, 30)
         assert asked_in_all(served) == {asked}
 
         asked += until_both_have_answered(served, "again")
-        until(lambda: asked_in_all(served) == {asked})
-        until(lambda: before < set(told(served, "/insight?window=300")["instances"]))
+        wait_until(lambda: asked_in_all(served) == {asked})
+        wait_until(lambda: before < set(told(served, "/insight?window=300")["instances"]))
         found = told(served, "/insight?window=300")
         denied = found["requests"]["denied"]
         assert found["top_denied"][0]["key"] == "user=often"
@@ -143,7 +127,7 @@ def until_both_have_answered(served: Product, *users: str) -> int:
         now = decisions(served)
         return all(now[pid] > before[pid] for pid in served.workers)
 
-    until(have_both)
+    wait_until(have_both)
     return asked
 
 
@@ -159,7 +143,7 @@ def decisions(served: Product) -> dict[int, int]:
                 by_pid[stats["pid"]] = stats["allowed"] + stats["refused"]
         return set(by_pid) == set(served.workers)
 
-    until(have_all)
+    wait_until(have_all)
     return by_pid
 
 
@@ -170,6 +154,7 @@ def connections(port: int) -> Iterator[list[Raw]]:
         yield [stack.enter_context(Raw(port)) for _ in range(10)]
 
 
+@pytest.mark.slow
 def test_any_number_of_keys_makes_neither_more_series_nor_more_memory(tmp_path: Path) -> None:
     with serving(tmp_path, None, "1000/second") as served, Raw(served.port, timeout=30) as raw:
 
@@ -184,7 +169,7 @@ def test_any_number_of_keys_makes_neither_more_series_nor_more_memory(tmp_path: 
         assert _series(served) == series < 150
         assert (_resident(served) - size) / 2**20 < 8
         assert _sum_of(served) == 1_000 * (first + more)
-        found = within(5, lambda: _keys(served))
+        found = wait_until(lambda: _keys(served))
         assert found["keys"] > 1_000
         assert f"user {first + more - 1} 999" not in metrics(served)
 
@@ -283,6 +268,7 @@ def _alerts(served: Product, state: str) -> list[Any]:
     return [one for one in alerts if (one["kind"], one["rule"]) == ("key", "per-user")]
 
 
+@pytest.mark.slow
 def test_one_key_that_floods_is_found_among_many_and_told_from_begin_to_end(
     valkey: Server, tmp_path: Path
 ) -> None:
@@ -300,17 +286,18 @@ def test_one_key_that_floods_is_found_among_many_and_told_from_begin_to_end(
         with serving(tmp_path, valkey, "3/minute", **settings) as served:
             with Load(served) as load:
                 assert load.is_bursting.wait(30)
-                began = time.monotonic()
-                assert within(5, lambda: _first(served, 10)["key"] == "user=flood")
-                alert = within(began + 10 - time.monotonic(), lambda: _alerts(served, "open"))[0]
+                wait_until(lambda: _first(served, 10)["key"] == "user=flood")
+                alert = wait_until(lambda: _alerts(served, "open"))[0]
                 assert alert["top"][0][0] == "user=flood"
-            assert within(5, lambda: _first(served, 60)["count"] >= FLOOD - 10)
+            wait_until(lambda: _first(served, 60)["count"] >= FLOOD - 10)
             first = _first(served, 60)
             assert (first["rule"], first["key"]) == ("per-user", "user=flood")
             assert first["count"] <= FLOOD + first["at_most_too_high"]
-            found = within(30, lambda: not _alerts(served, "open") and _alerts(served, "ended"))
+            found = wait_until(
+                lambda: [] if _alerts(served, "open") else _alerts(served, "ended"), 40
+            )
             assert found[0]["ended"] > found[0]["started"]
-            messages = within(15, lambda: len(_told_of(got)) >= 2 and _told_of(got))
+            messages = wait_until(lambda: len(_told_of(got)) >= 2 and _told_of(got))
             assert messages == ["began", "ended"]
             lines = [json.loads(line) for line in served.complained]
         logged = [
@@ -368,13 +355,14 @@ class Trickle:
                 ask(raw, [f"user {place}" for place in range(20)])
 
 
+@pytest.mark.slow
 def test_an_outage_of_the_store_is_one_alert_which_ends_when_the_store_is_back(
     valkey: Server, tmp_path: Path
 ) -> None:
     settings = {"store__deadline": "0.25", "alerts__store_latency": "0.2", "alerts__key_share": "0"}
     with serving(tmp_path, valkey, "5000/second", **settings) as served, Trickle(served):
         valkey.pause()
-        within(10, lambda: all(told(served, "/alerts")["open"] for _ in range(6)))
+        wait_until(lambda: all(told(served, "/alerts")["open"] for _ in range(6)))
         back = time.time() + 2
 
         def ends() -> bool:
@@ -390,7 +378,7 @@ def test_an_outage_of_the_store_is_one_alert_which_ends_when_the_store_is_back(
             assert not ends()
             time.sleep(0.2)
         valkey.resume()
-        within(40, ends)
+        wait_until(ends, 40)
         (ended,) = told(served, "/alerts")["ended"]
     assert ended["kind"] == "fallback"
     assert ended["ended"] > back

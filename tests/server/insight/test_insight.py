@@ -22,6 +22,7 @@ from limen.server.insight.insight import Insight
 from limen.server.settings import Settings
 from limen.server.settings.model import AlertSettings, InsightSettings
 from tests import servers
+from tests.waiting import wait_until_async
 
 NOTHING = InsightSettings()
 
@@ -197,11 +198,12 @@ def test_two_workers_see_each_other_by_way_of_redis_and_what_it_missed_comes_lat
             clock.now += SHORT_S
             await one.turn()
             server.restart()
-            end = time.monotonic() + 20
-            while (await two.view.picture(60, clock.now)).whole.allowed < 5:
-                assert time.monotonic() < end
+
+            async def has_all() -> bool:
                 await one.turn()
-                await asyncio.sleep(0.1)
+                return (await two.view.picture(60, clock.now)).whole.allowed >= 5
+
+            await wait_until_async(has_all)
             for each in (one, two):
                 await each.close()
 
@@ -223,8 +225,7 @@ def test_a_mistake_in_one_turn_is_not_the_end(
 
         monkeypatch.setattr(insight, "turn", turn)
         insight.start()
-        while len(turns) < 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await wait_until_async(lambda: len(turns) >= 3)
         await insight.close()
 
     asyncio.run(main())

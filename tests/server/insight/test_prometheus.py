@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from tests.observe.test_figures import busy_one
 from tests.prometheus import Prometheus, prometheus, promtool
 from tests.server.product import Product, product
 from tests.test_docs import ROOT
+from tests.waiting import wait_until
 
 DEPLOY = ROOT / "deploy"
 ALERTS = DEPLOY / "alerts.yml"
@@ -296,13 +297,6 @@ def shortened(folder: Path, port: int) -> dict[str, Any]:
     return config
 
 
-def until(true: Callable[[], object], seconds: float = 40) -> None:
-    ends = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < ends
-        time.sleep(0.1)
-
-
 RULE = """
 rules:
   - name: login
@@ -311,6 +305,7 @@ rules:
 """
 
 
+@pytest.mark.slow
 def test_an_outage_of_the_store_is_seen_by_a_real_prometheus(tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text(RULE)
@@ -325,30 +320,32 @@ def test_an_outage_of_the_store_is_seen_by_a_real_prometheus(tmp_path: Path) -> 
     ):
         config = shortened(tmp_path / "prometheus", service.admin_port)
         with prometheus(tmp_path / "prometheus", config) as scraping:
-            until(lambda: scraping.value("limen_workers") == 2)
+            wait_until(lambda: scraping.value("limen_workers") == 2)
             ask(service, 20)
             allowed = 'limen_decisions_total{rule="login",outcome="allowed"}'
-            until(lambda: scraping.value(allowed) == 20)
+            wait_until(lambda: scraping.value(allowed) == 20)
             assert "LimenStoreAway" not in scraping.firing()
 
             # A worker that dies takes nothing of the sum with it.
             old = service.workers
             os.kill(old[0], signal.SIGKILL)
-            until(lambda: len(service.workers) == 2 and service.workers != old)
+            wait_until(lambda: len(service.workers) == 2 and service.workers != old)
             since = time.time()
-            until(lambda: (scraping.value("timestamp(limen_workers)") or 0) > since + 1)
-            until(lambda: scraping.value(allowed) == 20)
+            wait_until(lambda: (scraping.value("timestamp(limen_workers)") or 0) > since + 1)
+            wait_until(lambda: scraping.value(allowed) == 20)
             assert scraping.value(f"resets({allowed}[5m])") == 0
 
             valkey.kill()
-            until(lambda: is_seen(scraping, service, "LimenStoreAway"))
-            until(lambda: scraping.value("max(limen_breaker_open)") == 1)
-            until(lambda: scraping.value('sum(limen_fallback_decisions_total{source="local"}) > 0'))
+            wait_until(lambda: is_seen(scraping, service, "LimenStoreAway"))
+            wait_until(lambda: scraping.value("max(limen_breaker_open)") == 1)
+            wait_until(
+                lambda: scraping.value('sum(limen_fallback_decisions_total{source="local"}) > 0')
+            )
 
             valkey.restart()
-            until(lambda: scraping.value("max(limen_breaker_open)") == 0)
-            until(lambda: "LimenStoreAway" not in scraping.firing())
-            until(lambda: scraping.value("sum(limen_fallback_activations_total) > 0"))
+            wait_until(lambda: scraping.value("max(limen_breaker_open)") == 0)
+            wait_until(lambda: "LimenStoreAway" not in scraping.firing())
+            wait_until(lambda: scraping.value("sum(limen_fallback_activations_total) > 0"))
         service.signal(signal.SIGTERM)
         assert service.code() == 0
     assert not list((tmp_path / "limen" / ".limen").glob("workers-*"))
@@ -366,7 +363,7 @@ def test_no_scrape_shows_less_than_the_one_before(tmp_path: Path) -> None:
             *("--store", f"redis://127.0.0.1:{valkey}", "--workers", "2", "--rules", str(rules)),
         ) as service,
     ):
-        until(lambda: scraped(service, "limen_workers ") == 2)
+        wait_until(lambda: scraped(service, "limen_workers ") == 2)
         for _ in range(50):
             ask(service, 2)
             shown.append(scraped(service, 'limen_requests_total{outcome="allowed"}'))

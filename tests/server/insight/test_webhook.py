@@ -19,6 +19,7 @@ import pytest
 from limen.errors import ConfigurationError
 from limen.server.insight.webhook import Webhook, dial
 from limen.server.settings.webhook_url import WebhookAddress, is_permitted, valid_webhook
+from tests.waiting import wait_until
 
 PAIRS = Path(__file__).parents[1] / "tls"
 SECRET = "T024BE7LD/xoxb-17653672481"
@@ -521,7 +522,7 @@ def test_the_whole_exchange_has_an_end(serve: Callable[[socket.socket], None], b
         failure = Webhook(here(port), private=True, patience_s=0.4).send(body, NOW)
         took = time.monotonic() - began
     assert failure == f"webhook at 127.0.0.1:{port}: no answer in 0.4 s"
-    assert 0.3 < took < 3
+    assert 0.3 < took < 8
 
 
 def test_a_handshake_that_drips_has_an_end() -> None:
@@ -537,14 +538,14 @@ def test_a_handshake_that_drips_has_an_end() -> None:
         failure = Webhook(place, private=True, patience_s=0.4).send(BODY, NOW)
         took = time.monotonic() - began
     assert failure is not None
-    assert took < 3
+    assert took < 8
 
 
 def test_a_body_that_drips_after_success_is_success() -> None:
     began = time.monotonic()
     with raw_server(drips(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 200)) as port:
         assert Webhook(here(port), private=True, patience_s=2).send(BODY, NOW) is None
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 8
 
 
 def test_a_look_up_that_hangs_has_an_end_and_is_not_begun_again_meanwhile() -> None:
@@ -577,8 +578,7 @@ def test_a_message_is_not_sent_after_its_time_is_over() -> None:
         hook = Webhook(place, private=True, patience_s=0.1, resolve=slow)
         assert hook.send(BODY, NOW) is not None
         release.set()
-        while any(thread.name == "limen-webhook" for thread in threading.enumerate()):
-            time.sleep(0.01)
+        wait_until(lambda: all(thread.name != "limen-webhook" for thread in threading.enumerate()))
     assert got == []
 
 

@@ -22,6 +22,7 @@ from limen.observe.figures import Figures, merged
 from limen.server.insight import workers
 from limen.server.insight.workers import Gathering, Workers, gathering
 from limen.server.process.supervisor import supervise
+from tests.waiting import wait_until
 
 NOW = 1_000.0
 
@@ -396,24 +397,17 @@ def parent(folder: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def until(true: Callable[[], object]) -> None:
-    ends = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < ends
-        time.sleep(0.02)
-
-
 def test_a_worker_that_is_killed_stays_in_the_sum_and_no_folder_stays(tmp_path: Path) -> None:
     with parent(tmp_path) as running:
         assert running.stdout is not None
         folder = Path(running.stdout.readline().strip())
         assert folder.parent == tmp_path
         look = Workers(folder, "looks")
-        until(lambda: merged(look.read(), time.time()).requests == [2, 0])
+        wait_until(lambda: merged(look.read(), time.time()).requests == [2, 0])
         victim = min(int(each.name.partition("-")[0]) for each in folder.glob("[1-9]*"))
         os.kill(victim, signal.SIGKILL)
         # Another takes its place, and what it had counted stays.
-        until(lambda: merged(look.read(), time.time()).requests == [3, 0])
+        wait_until(lambda: merged(look.read(), time.time()).requests == [3, 0])
         assert len(list(folder.glob("[1-9]*"))) == 2
         running.send_signal(signal.SIGTERM)
         assert running.wait(20) == 0
@@ -426,7 +420,7 @@ def test_a_parent_that_was_killed_leaves_a_folder_for_the_next_one_to_sweep(
     with parent(tmp_path) as running:
         assert running.stdout is not None
         folder = Path(running.stdout.readline().strip())
-        until(lambda: len(list(folder.glob("[1-9]*"))) == 2)
+        wait_until(lambda: len(list(folder.glob("[1-9]*"))) == 2)
         with gathering(tmp_path):
             assert folder.exists()
         running.kill()

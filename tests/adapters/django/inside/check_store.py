@@ -6,7 +6,6 @@ import asyncio
 import gc
 import os
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +13,8 @@ import pytest
 import redis
 from django.conf import settings
 from django.test import AsyncClient, Client, override_settings
+
+from tests.waiting import wait_until
 
 OURS = "limen.adapters.django.RateLimitMiddleware"
 WITHOUT = [each for each in settings.MIDDLEWARE if each != OURS]
@@ -54,10 +55,7 @@ def test_a_setting_that_changes_lets_go_of_its_connections(
     with override_settings(LIMEN=limen):
         assert by_wsgi("/plain/", 3) == [200, 200, 429]
         assert connections() > before
-    ends = time.monotonic() + 10
-    while connections() > before and time.monotonic() < ends:
-        time.sleep(0.01)
-    assert connections() == before
+    wait_until(lambda: connections() == before)
     with override_settings(LIMEN=limen):
         assert by_asgi("/plain/", 1) == [429]
     gc.collect()
