@@ -16,8 +16,7 @@ from limen._internal.deadline import Deadline
 from limen.backends import Fault
 from limen.backends.circuit_breaker import CircuitBreaker
 from limen.backends.redis.batch import Request
-from limen.backends.redis.exchange import Exchange, Pending, RedisServer
-from limen.backends.redis.sync_connection import RedisConnection
+from limen.backends.redis.exchange import Exchange, Pending, RedisConnection, RedisServer
 
 ANSWER = b"\x01\x01"
 PATIENCE_S = 30.0

@@ -1,11 +1,12 @@
 """Where a request goes: who owns its slot, and who is the primary now. Pure: no I/O.
 
-The finders are generators: they yield whom to ask what, and are sent the reply or the error.
+The finders are flows, see `limen.flow`: they call `ask` with an address and a command, and it gives
+the reply or the error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Any
 
@@ -17,6 +18,7 @@ from limen.backends.redis.batch import Again, Packer, Request
 from limen.backends.redis.protocol import Unfound, fault_of, tls_advice
 from limen.chance import CHANCE
 from limen.connect import Address, Target, show_address
+from limen.flow import Flow
 from limen.model import Check, Limit
 
 SLOTS = 16_384
@@ -37,8 +39,6 @@ _PROBE = Limit(1_000_000, 1, algorithm="fixed_window")
 _PROBES = 100_000
 """Among how many keys to look for one that a node owns. It may own a single slot of 16,384."""
 _RESHAPING = ("connection", "timeout", "cluster", "loading", "readonly")
-Question = tuple[Address, tuple[str, ...]]
-"""Whom to ask, and the command."""
 
 
 class Router:
@@ -258,12 +258,12 @@ class Router:
 
 
 def find_owners(
-    addresses: Iterable[Address],
-) -> Generator[Question, object, list[Address | None]]:
+    ask: Callable[..., Any], addresses: Iterable[Address]
+) -> Flow[list[Address | None]]:
     """Ask one node after the other who owns what, until one knows."""
     said: object = "there is none"
     for address in dict.fromkeys(addresses):
-        said = yield address, ("CLUSTER", "SLOTS")
+        said = yield ask(address, "CLUSTER", "SLOTS")
         if isinstance(said, list):
             owners = _owners(said, address)
             if any(owners):
@@ -295,15 +295,15 @@ def vitals_of(info: object, ping_s: float) -> Vitals:
 
 
 def find_primary(
-    sentinels: Iterable[Address], service: str
-) -> Generator[Question, object, Address]:
+    ask: Callable[..., Any], sentinels: Iterable[Address], service: str
+) -> Flow[Address]:
     """Ask one sentinel after the other for the primary, until one knows."""
     said: object = "there is none"
     # In another order each time: one that is cut off from the others may name an old one.
     shuffled = list(sentinels)
     CHANCE.shuffle(shuffled)
     for address in shuffled:
-        said = yield address, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
+        said = yield ask(address, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
         if isinstance(said, list) and len(said) == 2:
             return _text(said[0]), int(said[1])
     if said is None:
