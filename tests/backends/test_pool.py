@@ -102,6 +102,11 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
+def is_opening(each: Peer) -> bool:
+    with each.pool._lock:
+        return bool(each.pool._openings)
+
+
 def start_in_order(
     threads: ThreadPoolExecutor, each: Peer, count: int
 ) -> list[Future[list[object]]]:
@@ -110,7 +115,7 @@ def start_in_order(
     for number in range(count):
         started.append(threads.submit(call, each, key=f"key {number}"))
         until(lambda: len(each.calls) + len(each.pool._waiting) == before + len(started))
-        until(lambda: not each.pool._openings)
+        until(lambda: not is_opening(each))
     return started
 
 

@@ -271,8 +271,8 @@ IN_PYTHON: tuple[Mutant, ...] = (
         - candidates = [part for part in parts if part.enforce] or parts
         + candidates = parts
         without-a-delay
-        - if part.delay > delay:
-        + if False:
+        - if allowed and bound.enforce else 0.0
+        + if False else 0.0
         retry-after-of-a-shadow
         - 0.0 if allowed else bound.retry_after
         + bound.retry_after

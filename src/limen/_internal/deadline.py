@@ -48,27 +48,24 @@ class ActiveClock:
 
 
 class Deadline:
-    """The time that one caller has, on its own clock or on that of an event loop."""
+    """The time that one caller has, on a clock of its own. For one thread."""
 
-    __slots__ = ("_clock", "ends_s", "is_fixed", "seconds")
+    __slots__ = ("_clock", "_ends_s", "is_fixed", "seconds")
 
-    def __init__(
-        self, seconds: float, clock: ActiveClock | None = None, *, is_fixed: bool = False
-    ) -> None:
+    def __init__(self, seconds: float, *, is_fixed: bool = False) -> None:
         self.seconds: float = seconds
         """The time that the caller had at the start."""
         self.is_fixed: bool = is_fixed
         """Whether the caller does not want it to be extended."""
-        self._clock = clock or ActiveClock(seconds)
-        self.ends_s: float = self._clock.now() + seconds
-        """The time of the clock at which the deadline passes."""
+        self._clock = ActiveClock(seconds)
+        self._ends_s = self._clock.now() + seconds
 
     def left(self) -> float:
         """Return the seconds left; zero or less when the deadline has passed.
 
         Call it at least every `next_wait` seconds while waiting.
         """
-        return self.ends_s - self._clock.tick()
+        return self._ends_s - self._clock.tick()
 
     def wait(self, gate: threading.Lock) -> bool:
         """Wait for a lock until the deadline has passed; return whether it was acquired.
@@ -79,16 +76,16 @@ class Deadline:
         piece_s = self.seconds / _WAIT_PIECES
         while True:
             before_s, start_s = self._clock.tick(), time.monotonic()
-            is_acquired = gate.acquire(timeout=max(min(self.ends_s - before_s, piece_s), 0.0))
+            is_acquired = gate.acquire(timeout=max(min(self._ends_s - before_s, piece_s), 0.0))
             took_s = min(time.monotonic() - start_s, _MAX_STEP_TICKS * piece_s)
             counted_s = self._clock.tick() - before_s
-            self.ends_s -= max(took_s - counted_s, 0.0)
+            self._ends_s -= max(took_s - counted_s, 0.0)
             if is_acquired or self.left() <= 0:
                 return is_acquired
 
     def extend(self, seconds: float) -> None:
         """Have at least so many seconds left."""
-        self.ends_s = max(self.ends_s, self._clock.now() + seconds)
+        self._ends_s = max(self._ends_s, self._clock.now() + seconds)
 
     def next_wait(self) -> float:
         """Return how long to wait now, in seconds: a tick, or less when less is left."""

@@ -13,21 +13,6 @@ from msgspec import Struct
 from limen.backends.histogram import Spread
 from limen.model import Check, Reading, Receipt
 
-__all__ = [
-    "AsyncBackend",
-    "Backend",
-    "Change",
-    "Correct",
-    "Fault",
-    "FaultKind",
-    "Prepared",
-    "Release",
-    "Renew",
-    "Reset",
-    "Shard",
-    "Vitals",
-]
-
 FaultKind = Literal[
     "timeout",
     "connection",

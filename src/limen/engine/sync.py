@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import methodcaller
-from types import TracebackType
 from typing import Self
 
 from limen.clock import Clock
@@ -101,11 +100,6 @@ class RuleSlot(RuleSlotFlows[Slot]):
         run(self._enter(methodcaller("__enter__")))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._slot is not None:
-            self._slot.__exit__(kind, error, traceback)
+            self._slot.__exit__(*error)

@@ -24,7 +24,7 @@ Place = tuple[str, int]
 class Keeper:
     """Renews the slots that are held in this process, each three times a lease.
 
-    One thread waits for all of them. It starts with the first, and ends when none was held for a while.
+    One thread waits for all of them. It ends when none was held for a while.
     """
 
     def __init__(self, change: Callable[[Change], bool]) -> None:

@@ -8,7 +8,9 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
-from limen._internal.deadline import ActiveClock, Deadline
+from msgspec import Struct
+
+from limen._internal.deadline import ActiveClock
 from limen.backends import Change, Fault, Prepared, Vitals
 from limen.backends.redis import route, script
 from limen.backends.redis.aio_connection import AsyncRedisConnection
@@ -43,6 +45,22 @@ class Home:
             task.cancel()
 
 
+class LoopDeadline(Struct, gc=False):
+    """The time that one caller has, on the clock of its loop. Cheaper than a `Deadline`."""
+
+    home: Home
+    ends_s: float
+    is_fixed: bool = False
+
+    def left(self) -> float:
+        """Return the seconds left; zero or less when the deadline has passed."""
+        return self.ends_s - self.home.clock.tick()
+
+    def extend(self, seconds: float) -> None:
+        """Have at least so many seconds left."""
+        self.ends_s = max(self.ends_s, self.home.clock.now() + seconds)
+
+
 class AsyncRedisBackend(RedisFlows[Lane]):
     """Decides on Redis: one server, a primary that sentinels name, or a cluster. For asyncio."""
 
@@ -60,8 +78,9 @@ class AsyncRedisBackend(RedisFlows[Lane]):
         self, prepared: Prepared, within: float | None = None
     ) -> tuple[Reading, ...] | Fault:
         """Decide the checks together, all or nothing; return a reading for each, or a fault."""
-        clock = self._home().clock
-        deadline = Deadline(within or self._deadline, clock, is_fixed=within is not None)
+        home = self._home()
+        ends_s = home.clock.now() + (within or self._deadline)
+        deadline = LoopDeadline(home, ends_s, within is not None)
         if prepared.request is None:
             return await run_async(self._across(prepared, deadline))
         reply = await self._call(prepared.request, deadline)
@@ -128,8 +147,9 @@ class AsyncRedisBackend(RedisFlows[Lane]):
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _deadline_in(self, seconds: float) -> Deadline:
-        return Deadline(seconds, self._home().clock)
+    def _deadline_in(self, seconds: float) -> LoopDeadline:
+        home = self._home()
+        return LoopDeadline(home, home.clock.now() + seconds)
 
     _run = staticmethod(run_async)
 
@@ -153,9 +173,9 @@ class AsyncRedisBackend(RedisFlows[Lane]):
         )
 
     async def _call(
-        self, request: Request, deadline: Deadline, *, insist: bool = False
+        self, request: Request, deadline: LoopDeadline, *, insist: bool = False
     ) -> bytes | Fault:
-        router, home = self._router, self._home()
+        router, home = self._router, deadline.home
         tries, again = 0, Again()
         while tries < route.MAX_TRIES:
             if router.moves:
@@ -192,7 +212,7 @@ class AsyncRedisBackend(RedisFlows[Lane]):
         return router.no_end(again)
 
     async def _call_all(
-        self, requests: Sequence[Request], deadline: Deadline, *, all_or_none: bool
+        self, requests: Sequence[Request], deadline: LoopDeadline, *, all_or_none: bool
     ) -> list[bytes | Fault]:
         return await asyncio.gather(*[self._call(request, deadline) for request in requests])
 

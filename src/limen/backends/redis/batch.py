@@ -116,10 +116,7 @@ class Call(Struct, Generic[Waiter]):
 
 def calls_of(waiters: Sequence[Waiter]) -> list[Call[Waiter]]:
     """Put those who can share a call into one."""
-    first = waiters[0].request
-    if len(waiters) == 1:
-        return [Call([waiters[0]], first.asking, len(first.keys))]
-    slot, keys = first.slot, 0
+    slot, keys = waiters[0].request.slot, 0
     for waiter in waiters:
         request = waiter.request
         if request.slot != slot or request.asking or request.in_full:

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from limen import fork
-from limen._internal.deadline import Deadline
 from limen.backends import Change, Correct, Fault, Prepared, Reset, Shard
 from limen.backends.circuit_breaker import PASSING, CircuitBreaker
 from limen.backends.redis import across
@@ -27,6 +26,19 @@ from limen.model import Check, Reading, receipt_ids
 T = TypeVar("T")
 _MIN_REST_S = 0.05
 _POLL_S = 0.002
+
+
+class CallDeadline(Protocol):
+    """The time that one caller has."""
+
+    is_fixed: bool
+    """Whether the caller does not want it to be extended."""
+
+    def left(self) -> float:
+        """Return the seconds left; zero or less when the deadline has passed."""
+
+    def extend(self, seconds: float) -> None:
+        """Have at least so many seconds left."""
 
 
 class Server(Protocol):
@@ -51,7 +63,7 @@ class RedisFlows(Generic[S]):
 
     _now: Callable[[], float]
     """Return the time of the circuit breakers, in seconds."""
-    _deadline_in: Callable[[float], Deadline]
+    _deadline_in: Callable[[float], Any]
     """Return a deadline that starts now."""
     _run: Callable[[Flow[Any]], Any]
     """Run a flow."""
@@ -108,7 +120,9 @@ class RedisFlows(Generic[S]):
         """Return how each server is doing."""
         return self._router.shards()
 
-    def _across(self, prepared: Prepared, deadline: Deadline) -> Flow[tuple[Reading, ...] | Fault]:
+    def _across(
+        self, prepared: Prepared, deadline: CallDeadline
+    ) -> Flow[tuple[Reading, ...] | Fault]:
         """Decide checks that are in several slots."""
         receipt_id = f"{next(self._receipt_ids):016x}"
         return self._drive(across.decide(self._packer, prepared, receipt_id), deadline)
@@ -138,7 +152,7 @@ class RedisFlows(Generic[S]):
         return None
 
     def _drive(
-        self, steps: Generator[across.Step, Sequence[bytes | Fault], T], deadline: Deadline
+        self, steps: Generator[across.Step, Sequence[bytes | Fault], T], deadline: CallDeadline
     ) -> Flow[T]:
         try:
             step = next(steps)
@@ -154,7 +168,7 @@ class RedisFlows(Generic[S]):
             result: T = done.value
             return result
 
-    def _carry_out(self, step: across.Step, deadline: Deadline) -> Flow[list[bytes | Fault]]:
+    def _carry_out(self, step: across.Step, deadline: CallDeadline) -> Flow[list[bytes | Fault]]:
         refusal = self._foreseen(step) if step.reserves else None
         if refusal is not None:
             return [refusal] * len(step.requests)
@@ -234,12 +248,12 @@ class RedisFlows(Generic[S]):
                 return answer
         return None
 
-    def _extend_at_first(self, address: Address | None, deadline: Deadline) -> None:
+    def _extend_at_first(self, address: Address | None, deadline: CallDeadline) -> None:
         """Extend a deadline for the first connection; None is one to look up the shape."""
         if not deadline.is_fixed:
             deadline.extend(self._router.first_s(address, time.monotonic()))
 
-    def _wait_for_shape(self, deadline: Deadline) -> Flow[None]:
+    def _wait_for_shape(self, deadline: CallDeadline) -> Flow[None]:
         """Wait until the shape of the cluster is known for the first time."""
         self._extend_at_first(None, deadline)
         while self._router.is_unknown_yet and deadline.left() > 0:
@@ -265,7 +279,7 @@ class RedisFlows(Generic[S]):
         if self._router.clustered:
             ask = partial(self._ask_about, sentinel=False)
             self._router.learn((yield from find_owners(ask, self._router.candidates())))
-            self._forget_all_but(set(self._router.nodes()))
+            self._forget_all_but(set(self._router.servers()))
         elif (yield from self._named_primary()) != self._router.primary:
             self._renew_connections()
 

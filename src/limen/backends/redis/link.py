@@ -7,7 +7,7 @@ tag, so in a cluster too there is one owner, and a redirection tells who.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -118,35 +118,36 @@ class Link:
 
     async def _connected(self) -> AsyncRedisConnection:
         if self._connection is None:
-            address = self._owner or await self._find()
-            self._connection = await self._open(address)
-            self._asked = address
+            self._connection = await self._connect()
         return self._connection
+
+    async def _connect(self) -> AsyncRedisConnection:
+        """Open a connection to the owner of the keys; if it is not known, to any server."""
+        failure: Exception = ConnectionError("no address")
+        for address in (self._owner,) if self._owner else await self._candidates():
+            try:
+                connection = await self._open(address)
+            except Exception as error:  # another node may know better
+                failure = error
+            else:
+                self._asked = address
+                return connection
+        raise failure
+
+    async def _candidates(self) -> Sequence[Address]:
+        target = self._target
+        if target.kind == "sentinel":
+            ask = self._ask_sentinel
+            return [await run_async(find_primary(ask, target.addresses, target.service))]
+        # Another one first after each failure: one that hangs would take all the time there is.
+        first = self._failures % len(target.addresses)
+        return target.addresses[first:] + target.addresses[:first]
 
     async def _open(self, address: Address, *, sentinel: bool = False) -> AsyncRedisConnection:
         patience = self._patience
         return AsyncRedisConnection(
             await open_stream(self._target, address, patience, sentinel=sentinel)
         )
-
-    async def _find(self) -> Address:
-        target = self._target
-        if target.kind == "sentinel":
-            return await run_async(
-                find_primary(self._ask_sentinel, target.addresses, target.service)
-            )
-        last: Exception | None = None
-        # Another one first after each failure: one that hangs would take all the time there is.
-        first = self._failures % len(target.addresses)
-        for address in target.addresses[first:] + target.addresses[:first]:
-            try:
-                connection = await self._open(address)
-            except Exception as error:  # another node may know better
-                last = error
-                continue
-            connection.close()
-            return address
-        raise last or ConnectionError("no address")
 
     async def _ask_sentinel(self, address: Address, *command: str) -> object:
         """Return the reply of a sentinel, or an error."""

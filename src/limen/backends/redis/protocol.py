@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import hiredis
-from hiredis import Reader
 from redis.exceptions import (
     BusyLoadingError,
     InvalidResponse,
@@ -20,18 +19,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from limen.backends import Fault, FaultKind
 from limen.connect import UnreadableFile
 
-__all__ = [
-    "NO_REPLY",
-    "Reader",
-    "ServerError",
-    "Unfound",
-    "fault_of",
-    "late",
-    "new_reader",
-    "pack_command",
-    "tls_advice",
-]
-
+Reader = hiredis.Reader
 NO_REPLY = object()
 """What a reader gives while a reply is not complete."""
 

@@ -91,10 +91,6 @@ class Router:
             return self.target.addresses[0]
         return request.address or self._owners[request.slot]
 
-    def nodes(self) -> list[Address]:
-        """Return every node that owns something."""
-        return list(self._nodes)
-
     def breaker(self, address: Address) -> CircuitBreaker:
         """Return the breaker of a server."""
         found = self._breakers.get(address)
@@ -138,7 +134,7 @@ class Router:
 
     def servers(self) -> list[Address]:
         """Return whom decisions are asked of."""
-        return self.nodes() if self.clustered else [self.target.addresses[0]]
+        return list(self._nodes) if self.clustered else [self.target.addresses[0]]
 
     def probe(self, packer: Packer, address: Address, *, charge: bool) -> Request | None:
         """Return a request that shows whether a server decides; None if it has nothing to decide.
@@ -169,7 +165,7 @@ class Router:
         In another order each time: one that is cut off from the others knows an old shape. Who is
         left alone comes last: it may let the question wait for as long as it can.
         """
-        nodes, named = self.nodes(), list(self.target.addresses)
+        nodes, named = list(self._nodes), list(self.target.addresses)
         CHANCE.shuffle(nodes)
         CHANCE.shuffle(named)
         return sorted([*nodes, *named], key=self._is_left_alone)

@@ -164,7 +164,9 @@ class RedisBackend(RedisFlows[RedisServer]):
         if address is None:
             return self._router.nobody_owns(request)
         server = self._servers.get(address) or self._server_at(address)
-        return server if insist else self._refusal(server) or server
+        if insist or not server.breaker.is_open:
+            return server
+        return self._refusal(server) or server
 
     def _server_at(self, address: Address) -> RedisServer:
         with self._mutex:
