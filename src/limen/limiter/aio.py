@@ -23,7 +23,7 @@ from limen.limiter.decorate import KeyFunction, key_function
 from limen.limiter.flows import LimiterFlows
 from limen.limiter.keeper import AsyncKeeper
 from limen.limiter.line import Lines, Patience, as_refusal
-from limen.limiter.settings import Observer, Settings, open_store_async
+from limen.limiter.settings import LimiterSettings, Observer, open_store_async
 from limen.limiter.slot import AsyncSlot
 from limen.limiter.sync import Limiter
 from limen.model import Check, Concurrency, Decision, Limit, OnError, Receipt
@@ -57,7 +57,9 @@ class AsyncLimiter(LimiterFlows[AsyncBackend]):
         observers: Iterable[Observer] = (),
         clock: Clock | None = None,
     ) -> None:
-        settings = Settings(store, namespace, on_error, instances, deadline, observers, clock)
+        settings = LimiterSettings(
+            store, namespace, on_error, instances, deadline, observers, clock
+        )
         backend = open_store_async(settings)
         memory = backend.memory if isinstance(backend, AsyncMemoryBackend) else None
         super().__init__(settings, backend, memory)

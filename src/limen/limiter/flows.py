@@ -14,7 +14,7 @@ from limen.flow import Flow
 from limen.guarded import Guard
 from limen.limiter import plan
 from limen.limiter.line import Patience, counts_denied
-from limen.limiter.settings import Settings, quick, valid_instances
+from limen.limiter.settings import LimiterSettings, quick, valid_instances
 from limen.model import Check, Decision, Reading, receipt_ids
 
 B = TypeVar("B", bound=Backend | AsyncBackend)
@@ -30,7 +30,7 @@ class LimiterFlows(Generic[B]):
     _give_back: Callable[[Decision], Any]
     """Refund a decision, even if the caller is cancelled."""
 
-    def __init__(self, settings: Settings, backend: B, memory: MemoryBackend | None) -> None:
+    def __init__(self, settings: LimiterSettings, backend: B, memory: MemoryBackend | None) -> None:
         self._backend = backend
         self._memory = memory
         self._guard = Guard(settings.on_error, settings.instances)

@@ -24,7 +24,7 @@ _DEFAULT_MAX_KEYS = 1_000_000
 _QUICK = (FunctionType, MethodType, BuiltinFunctionType)
 
 
-class Settings(Struct):
+class LimiterSettings(Struct):
     """What a limiter is made with. Raises `ConfigurationError` with what was expected."""
 
     store: object
@@ -86,7 +86,7 @@ def valid_instances(instances: int) -> int:
     return instances
 
 
-def open_store(settings: Settings) -> Backend:
+def open_store(settings: LimiterSettings) -> Backend:
     """Return the store for threads that the settings name."""
     if not is_shared(settings.store):
         return _memory(settings)
@@ -96,7 +96,7 @@ def open_store(settings: Settings) -> Backend:
     return RedisBackend(target, settings.namespace, settings.deadline)
 
 
-def open_store_async(settings: Settings) -> AsyncBackend:
+def open_store_async(settings: LimiterSettings) -> AsyncBackend:
     """Return the store for asyncio that the settings name."""
     if not is_shared(settings.store):
         return AsyncMemoryBackend(_memory(settings))
@@ -106,7 +106,7 @@ def open_store_async(settings: Settings) -> AsyncBackend:
     return AsyncRedisBackend(target, settings.namespace, settings.deadline)
 
 
-def _target(settings: Settings, *, asynchronous: bool) -> Target:
+def _target(settings: LimiterSettings, *, asynchronous: bool) -> Target:
     if settings.clock is not None:
         raise ConfigurationError(
             "a clock of one's own is for 'memory://'; on Redis, time comes from the server"
@@ -114,7 +114,7 @@ def _target(settings: Settings, *, asynchronous: bool) -> Target:
     return target_of(settings.store, asynchronous=asynchronous)
 
 
-def _memory(settings: Settings) -> MemoryBackend:
+def _memory(settings: LimiterSettings) -> MemoryBackend:
     """Return the store in this process that `memory://` or `memory://?max_keys=N` names."""
     try:
         address = urlsplit(str(settings.store))

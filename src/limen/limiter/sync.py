@@ -22,7 +22,7 @@ from limen.limiter.decorate import KeyFunction, key_function
 from limen.limiter.flows import LimiterFlows
 from limen.limiter.keeper import Keeper
 from limen.limiter.line import Lines, Patience, as_refusal
-from limen.limiter.settings import Observer, Settings, open_store
+from limen.limiter.settings import LimiterSettings, Observer, open_store
 from limen.limiter.slot import Slot
 from limen.model import MAX_COST, Check, Concurrency, Decision, Limit, OnError, Receipt, decision_of
 
@@ -59,7 +59,9 @@ class Limiter(LimiterFlows[Backend]):
         observers: Iterable[Observer] = (),
         clock: Clock | None = None,
     ) -> None:
-        settings = Settings(store, namespace, on_error, instances, deadline, observers, clock)
+        settings = LimiterSettings(
+            store, namespace, on_error, instances, deadline, observers, clock
+        )
         backend = open_store(settings)
         memory = backend if isinstance(backend, MemoryBackend) else None
         super().__init__(settings, backend, memory)
