@@ -29,9 +29,9 @@ IN_PYTHON: tuple[Mutant, ...] = (
         refund-of-another-window
         - if not start_us <= stamp_us <= t_us:
         + if not stamp_us <= t_us:
-        february-of-the-wrong-year
-        - if month <= 2:
-        + if month < 2:
+        month-of-30-days
+        - timedelta(days=31)
+        + timedelta(days=30)
         """,
     ),
     *mutants_of(

@@ -2,9 +2,10 @@
 
 from limen.engine.aio import AsyncEngine, AsyncRuleSlot
 from limen.engine.asked import Asked, Together, together
-from limen.engine.bill import Bill, Charge
 from limen.engine.sync import Engine, RuleSlot
 from limen.engine.verdict import (
+    Bill,
+    Charge,
     Part,
     RequestRefused,
     Verdict,

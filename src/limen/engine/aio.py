@@ -7,9 +7,8 @@ from operator import methodcaller
 from typing import Self
 
 from limen.clock import Clock
-from limen.engine.bill import Bill
 from limen.engine.flows import EngineFlows, RuleSlotFlows, limiter_of
-from limen.engine.verdict import Verdict
+from limen.engine.verdict import Bill, Verdict
 from limen.flow import run_async
 from limen.limiter import AsyncLimiter, AsyncSlot
 from limen.rules.ruleset import RuleSet

@@ -71,13 +71,13 @@ class AsyncLimiter(LimiterFlows[AsyncBackend]):
 
         For those who have both in one process: on Redis, they share their counts anyway.
         """
-        memory = limiter.memory
+        memory = limiter._memory
         if memory is None:
             return None
         found = cls(clock=limiter.clock)
         found._backend = AsyncMemoryBackend(memory)
         found._memory = memory
-        found._observers = limiter.observers
+        found._observers = limiter._observers
         return found
 
     def after_fork(self) -> None:

@@ -64,7 +64,9 @@ class SlotFlows:
         except (asyncio.CancelledError, KeyboardInterrupt):
             # The store may have granted it already, shadows too.
             if not self._is_held:
-                self._held = _concurrent(self._checks)
+                self._held = tuple(
+                    [check for check in self._checks if isinstance(check.limit, Concurrency)]
+                )
                 yield self._finish(self._release())
             raise
         self.decision = decision
@@ -217,10 +219,6 @@ class AsyncSlot(SlotFlows):
 
     async def __aexit__(self, *error: object) -> None:
         await run_async(self._let_go())
-
-
-def _concurrent(checks: Iterable[Check]) -> tuple[Check, ...]:
-    return tuple(check for check in checks if isinstance(check.limit, Concurrency))
 
 
 def _held_by(checks: Iterable[Check], decision: Decision | None = None) -> tuple[Check, ...]:

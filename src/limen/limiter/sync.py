@@ -278,16 +278,6 @@ class Limiter(LimiterFlows[Backend]):
 
         return decorate
 
-    @property
-    def memory(self) -> MemoryBackend | None:
-        """The store, if it is in this process. Not for you to ask."""
-        return self._memory
-
-    @property
-    def observers(self) -> tuple[Observer, ...]:
-        """Who is told of every decision."""
-        return self._observers
-
     def ping(self) -> None:
         """Connect to the store, or raise `StoreError`. Memory is always there."""
         fault = self._backend.ping()
