@@ -295,12 +295,6 @@ IN_PYTHON: tuple[Mutant, ...] = (
         slots-not-shared
         - -(-self.slots // instances)
         + self.slots
-        share-without-min-interval
-        - min_interval=self.min_interval,
-        -                 count_denied=self.count_denied,
-        -                 max_delay
-        + count_denied=self.count_denied,
-        +                 max_delay
         name-forgotten
         - {escaped(name or '', DIGEST_LENGTH)}|
         + |

@@ -23,6 +23,8 @@ B = TypeVar("B", bound=Backend | AsyncBackend)
 class LimiterFlows(Generic[B]):
     """The store of a limiter, its fallback, and the verbs that take several calls of the store."""
 
+    run: Callable[..., Any]
+    """Decide prepared checks."""
     _start_replay: Callable[[], None]
     """Start a background replay of locally admitted requests."""
     _sleep: Callable[[float], Any]
@@ -80,10 +82,6 @@ class LimiterFlows(Generic[B]):
         While the store is away, each may admit its share of a limit, as with `instances`.
         """
         self._guard.instances = valid_instances(instances)
-
-    def run(self, prepared: Prepared, within: float | None = None) -> Any:
-        """Decide prepared checks."""
-        raise NotImplementedError
 
     def _peek(self, checks: tuple[Check, ...]) -> Any:
         return self.run(self._backend.prepare(checks, False))
