@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import structs
+from msgspec import Struct, structs
 from redis.exceptions import RedisError
 
 from limen._internal.connection_pool import ConnectionPool, NotConnected
@@ -135,14 +135,11 @@ class RedisServer:
             self._on_open(self)
 
 
-class Pending:
+class Pending(Struct, gc=False):
     """A request, and the answer to it when there is one."""
 
-    __slots__ = ("answer", "request")
-
-    def __init__(self, request: Request) -> None:
-        self.request: Request = request
-        self.answer: Answer | None = None
+    request: Request
+    answer: Answer | None = None
 
 
 class Exchange:

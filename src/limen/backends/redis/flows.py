@@ -157,6 +157,9 @@ class RedisFlows(Generic[S]):
         try:
             step = next(steps)
             while True:
+                if deadline.left() <= 0 and not deadline.is_fixed:
+                    # The step before was carried out, after a wait for a first connection.
+                    deadline.extend(self._deadline)
                 if step.behind:
                     self._start(self._carry_out(step, self._deadline_in(self._deadline)))
                     step = steps.send(())
