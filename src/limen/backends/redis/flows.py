@@ -214,7 +214,7 @@ class RedisFlows(Generic[S]):
 
     def _tending(self, server: S, number: int) -> Flow[None]:
         """Probe a server until it answers, and close its circuit breaker then."""
-        breaker, closed, took_s = server.breaker, self._closed, 0.0
+        breaker, closed, took_s, began_at = server.breaker, self._closed, 0.0, self._now()
         try:
             while self._is_known(server) and (rest := breaker.rest(self._now(), number)):
                 yield self._rest(max(rest - took_s, _MIN_REST_S), closed)
@@ -235,7 +235,8 @@ class RedisFlows(Generic[S]):
                     self._refresh_if_due()
                 took_s = self._now() - start
         except BaseException:
-            breaker.abandon(self._now(), number)
+            # A task that ends with its loop cannot read the time of the loop any more.
+            breaker.abandon(began_at, number)
             raise
 
     def _probe(
@@ -269,13 +270,15 @@ class RedisFlows(Generic[S]):
             self._start(self._refresh())
 
     def _refresh(self) -> Flow[None]:
-        trouble = None
+        trouble, began_at = None, self._now()
         try:
             yield from self._learn_shape()
         except Exception as error:
             trouble = fault_of(error, self._target.shown)
-        finally:
-            self._router.refreshed(self._now(), trouble)
+        except BaseException:
+            self._router.refreshed(began_at)
+            raise
+        self._router.refreshed(self._now(), trouble)
 
     def _learn_shape(self) -> Flow[None]:
         """Ask who owns the slots of the cluster, or whom the sentinels name."""
