@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-from limen.backends.histogram import Histogram, LazyHistogram
+from limen.backends.histogram import Histogram
 from limen.cli import main
 from limen.server.insight.insight import Insight
 from limen.server.insight.watch import Watch
@@ -25,7 +25,6 @@ def run() -> None:
         patch.object(Watch, "see", unseen),
         patch.object(Insight, "start", unseen),
         patch.object(Histogram, "add", unseen),
-        patch.object(LazyHistogram, "add", unseen),
     ):
         main()
 

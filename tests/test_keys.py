@@ -6,10 +6,9 @@ import re
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from limen import Check, Limit
-from limen.keys import MAX_BYTES, MAX_NAMESPACE, marker_key, memory_key, redis_key, redis_keys
+from limen.keys import MAX_BYTES, MAX_NAMESPACE, marker_key, memory_key, redis_key
 from limen.model.text import digest
 
 text = st.text(min_size=1, max_size=80) | st.sampled_from(
@@ -73,13 +72,6 @@ def test_limits_of_one_subject_live_together(subject: str) -> None:
     alone = Check(Limit(5, 60), subject)
     beside = Check(Limit(9, 3_600, name="other"), "another key", subject=subject)
     assert tag(alone) == tag(beside)
-
-
-@given(st.lists(checks(), min_size=1, max_size=4), st.booleans())
-def test_several_keys_are_those_of_each(several: list[Check], is_one: bool) -> None:
-    if is_one:
-        several = [structs.replace(each, key=several[0].key) for each in several]
-    assert redis_keys("limen", several) == [redis_key("limen", each) for each in several]
 
 
 def test_a_plain_key_cannot_pose_as_the_digest_of_a_long_one() -> None:

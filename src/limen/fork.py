@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401  # see below
-import logging
 import os
 import weakref
 from typing import Protocol
@@ -24,10 +23,7 @@ def watch(what: Forkable) -> None:
 
 def _tell_all() -> None:
     for what in list(_watched):
-        try:
-            what.after_fork()
-        except Exception:  # of one, such as a thread that is not to be had: the others begin anew
-            logging.getLogger("limen").exception("something of the parent is lost in this process")
+        what.after_fork()
 
 
 _watched: weakref.WeakSet[Forkable] = weakref.WeakSet()

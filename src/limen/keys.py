@@ -6,8 +6,6 @@ that text is). See docs/adr/0007-key-format.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from limen.model import Check
 from limen.model.text import DIGEST_MARK, digest, escaped
 
@@ -38,21 +36,6 @@ def redis_key(namespace: str, check: Check) -> str:
         return f"{namespace}:{{{escaped(key, _MAX_TEXT)}}}{check.limit.identity}"
     tag, rest = escaped(subject, _MAX_TEXT), escaped(key, _MAX_TEXT)
     return f"{namespace}:{{{tag}}}{check.limit.identity}{rest}"
-
-
-def redis_keys(namespace: str, checks: Sequence[Check]) -> list[str]:
-    """Return the keys of several states: most are of one subject, which is escaped once."""
-    first = checks[0]
-    key, subject = first.key, first.subject
-    if subject is None or subject == key:
-        tag = redis_key(namespace, first).removesuffix(first.limit.identity)
-        return [
-            tag + check.limit.identity
-            if check.key == key and check.subject == subject
-            else redis_key(namespace, check)
-            for check in checks
-        ]
-    return [redis_key(namespace, check) for check in checks]
 
 
 def marker_key(key: str, receipt_id: str) -> str:

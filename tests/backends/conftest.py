@@ -14,7 +14,7 @@ from limen import Check
 from limen.backends import Change
 from limen.backends.redis import script
 from limen.model import Reading
-from tests import servers
+from tests import script_forms, servers
 
 LONG = bool(os.environ.get("LIMEN_FUZZ"))
 
@@ -49,7 +49,7 @@ class Store:
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     with servers.server(servers.binaries()[request.param]) as port:
         client = redis.Redis(port=port)
-        found = Store(client, client.register_script(script.text(test="time")))
+        found = Store(client, client.register_script(script_forms.timed()))
         if request.param != "valkey" and not LONG:
             # All run the same script; on the newest server every step of it is compared.
             found.steps = 2_000

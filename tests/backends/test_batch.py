@@ -10,7 +10,7 @@ from limen.backends.redis import across
 from limen.backends.redis.batch import MAX_KEYS, Again, Call, Packer, Request, calls_of, greet
 from limen.backends.redis.protocol import ServerError, Unfound, fault_of
 from limen.backends.redis.route import Router, find_owners, find_primary
-from limen.connect import Target
+from limen.connect import Address, Target
 from limen.model import Receipt
 
 
@@ -170,9 +170,18 @@ class TestFaultsAcross:
         assert done.value.value == silent
 
 
+def command(*words: str) -> tuple[str, ...]:
+    """Stand in for the call that asks: the flow yields its arguments."""
+    return words
+
+
+def asked(address: Address, *words: str) -> tuple[Address, tuple[str, ...]]:
+    return address, words
+
+
 class TestGreeting:
     def test_gives_the_script_to_who_does_not_have_it(self) -> None:
-        greeting = greet(must_lead=False, is_new=False)
+        greeting = greet(command, must_lead=False, is_new=False)
         assert next(greeting)[:2] == ("SCRIPT", "EXISTS")
         assert greeting.send([0])[:2] == ("SCRIPT", "LOAD")
         with pytest.raises(StopIteration):
@@ -180,19 +189,19 @@ class TestGreeting:
 
     def test_is_short_with_who_has_it_and_with_who_forbids_it(self) -> None:
         for reply in ([1], ServerError("NOPERM not for you")):
-            greeting = greet(must_lead=False, is_new=False)
+            greeting = greet(command, must_lead=False, is_new=False)
             next(greeting)
             with pytest.raises(StopIteration):
                 greeting.send(reply)
 
     def test_refuses_a_replica_where_the_primary_is_wanted(self) -> None:
-        greeting = greet(must_lead=True, is_new=False)
+        greeting = greet(command, must_lead=True, is_new=False)
         assert next(greeting) == ("ROLE",)
         with pytest.raises(ServerError, match="READONLY"):
             greeting.send([b"slave", b"host", 1, b"connected", 2])
 
     def test_passes_trouble_on(self) -> None:
-        greeting = greet(must_lead=False, is_new=False)
+        greeting = greet(command, must_lead=False, is_new=False)
         next(greeting)
         with pytest.raises(ServerError, match="LOADING"):
             greeting.send(ServerError("LOADING"))
@@ -209,7 +218,7 @@ class TestGreeting:
     def test_warns_of_a_new_server_that_forgets_limits_when_it_is_full(
         self, maxmemory: str, policy: str, is_warned: bool
     ) -> None:
-        greeting = greet(must_lead=False, is_new=True)
+        greeting = greet(command, must_lead=False, is_new=True)
         next(greeting)
         assert greeting.send([1]) == ("INFO", "memory")
         info = f"# Memory\r\nmaxmemory:{maxmemory}\r\nmaxmemory_policy:{policy}\r\n"
@@ -218,7 +227,7 @@ class TestGreeting:
         assert (f"maxmemory-policy {policy}" in done.value.value) is is_warned
 
     def test_asks_no_further_where_it_may_not_look(self) -> None:
-        greeting = greet(must_lead=False, is_new=True)
+        greeting = greet(command, must_lead=False, is_new=True)
         next(greeting)
         greeting.send([1])
         with pytest.raises(StopIteration) as done:
@@ -228,7 +237,7 @@ class TestGreeting:
 
 class TestFinding:
     def test_owners_come_from_the_first_who_knows(self) -> None:
-        finder = find_owners([("a", 1), ("b", 2), ("c", 3)])
+        finder = find_owners(asked, [("a", 1), ("b", 2), ("c", 3)])
         assert next(finder) == (("a", 1), ("CLUSTER", "SLOTS"))
         assert finder.send(ConnectionError("refused"))[0] == ("b", 2)
         assert finder.send([])[0] == ("c", 3)
@@ -238,7 +247,7 @@ class TestFinding:
         assert owners[:3] == [("c", 7), ("c", 7), ("host", 8)]
 
     def test_when_nobody_knows_the_last_trouble_is_told(self) -> None:
-        finder = find_owners([("a", 1)])
+        finder = find_owners(asked, [("a", 1)])
         next(finder)
         with pytest.raises(Unfound) as caught:
             finder.send(ServerError("ERR This instance has cluster support disabled"))
@@ -247,7 +256,7 @@ class TestFinding:
         assert "redis://" in fault.advice
 
     def test_the_primary_comes_from_the_first_who_knows(self) -> None:
-        finder = find_primary([("a", 1), ("b", 2)], "limen")
+        finder = find_primary(asked, [("a", 1), ("b", 2)], "limen")
         first, question = next(finder)
         assert question == ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "limen")
         second, _ = finder.send(None)

@@ -16,8 +16,7 @@ from limen._internal.deadline import Deadline
 from limen.backends import Fault
 from limen.backends.circuit_breaker import CircuitBreaker
 from limen.backends.redis.batch import Request
-from limen.backends.redis.exchange import Exchange, Pending, RedisServer
-from limen.backends.redis.sync_connection import RedisConnection
+from limen.backends.redis.exchange import Exchange, Pending, RedisConnection, RedisServer
 from tests.waiting import wait_until
 
 ANSWER = b"\x01\x01"
@@ -97,6 +96,11 @@ def call(*peers: Peer, key: str = "k", seconds: float = PATIENCE_S) -> list[obje
     return [pending.answer for exchange in exchanges for pending in exchange.pending]
 
 
+def is_opening(each: Peer) -> bool:
+    with each.pool._lock:
+        return bool(each.pool._openings)
+
+
 def start_in_order(
     threads: ThreadPoolExecutor, each: Peer, count: int
 ) -> list[Future[list[object]]]:
@@ -105,7 +109,7 @@ def start_in_order(
     for number in range(count):
         started.append(threads.submit(call, each, key=f"key {number}"))
         wait_until(lambda: len(each.calls) + len(each.pool._waiting) == before + len(started))
-        wait_until(lambda: not each.pool._openings)
+        wait_until(lambda: not is_opening(each))
     return started
 
 

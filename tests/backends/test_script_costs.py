@@ -9,7 +9,7 @@ import redis
 
 from limen import Check, Limit
 from limen.backends.redis import script
-from tests import servers
+from tests import script_forms, servers
 
 SECOND_US = 1_000_000
 NOW_US = 1_790_000_000_000_000
@@ -37,7 +37,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
 def test_a_full_packed_window_takes_few_bytes_for_each_request(
     client: redis.Redis, quota: int, period: int, most_bytes: float
 ) -> None:
-    sha = client.script_load(script.text(test="time"))
+    sha = client.script_load(script_forms.timed())
     [key], packed = script.pack_checks("limen", [Check(Limit(quota, period), "full")], True)
     client.delete(key)
     pipeline = client.pipeline(transaction=False)
@@ -55,7 +55,7 @@ def test_a_full_packed_window_takes_few_bytes_for_each_request(
 def test_that_100_000_stamps_expire_at_once_takes_few_commands(
     client: redis.Redis, share: float
 ) -> None:
-    run = client.register_script(script.text(test="time"))
+    run = client.register_script(script_forms.timed())
     limit = Limit(100_000, 60, algorithm="packed_window")
     half = script.pack_checks("limen", [Check(limit, f"many {share}", 50_000)], True)
     one = script.pack_checks("limen", [Check(limit, f"many {share}")], True)

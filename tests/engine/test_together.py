@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from limen import Limiter
-from limen.engine.asked import Asked, ask
-from limen.engine.together import together
+from limen.engine.asked import Asked, ask, together
 from limen.engine.verdict import Verdict
 from limen.errors import InvalidInput
 from limen.model import MAX_COST

@@ -38,34 +38,21 @@ MODULES = (
 )
 
 REDIS: dict[str, FaultKind] = {
-    "AskError": "cluster",
     "AuthenticationError": "rights",
     "AuthenticationWrongNumberOfArgsError": "rights",
     "AuthorizationError": "rights",
     "BusyLoadingError": "loading",
-    "ClusterCrossSlotError": "cluster",
-    "ClusterDownError": "cluster",
-    "ClusterError": "cluster",
     "ConnectionError": "connection",
-    "CrossSlotTransactionError": "cluster",
     "ExternalAuthProviderError": "rights",
-    "InvalidPipelineStack": "cluster",
     "InvalidResponse": "protocol",
-    "MasterDownError": "loading",
     "MasterNotFoundError": "connection",
     "MaxConnectionsError": "connection",
-    "MovedError": "cluster",
     "NoPermissionError": "rights",
-    "OutOfMemoryError": "memory",
-    "ReadOnlyError": "readonly",
-    "RedisClusterException": "cluster",
     "ReplicaNotFoundError": "connection",
     "SlaveNotFoundError": "connection",
-    "SlotNotCoveredError": "cluster",
     "TimeoutError": "timeout",
-    "TryAgainError": "cluster",
 }
-"""What redis-py raises, by the name of its class."""
+"""What redis-py raises while it connects and logs in, by the name of its class."""
 
 HARMLESS = {"script", "internal"}
 """What all others are: no sign of a server that is not well."""
@@ -100,7 +87,7 @@ def test_whatever_redis_py_raises_has_its_kind(name: str) -> None:
 def test_no_class_is_listed_that_is_not_there() -> None:
     there = {name.rpartition(".")[2] for name in raised_by_redis()}
     # Older versions of redis-py lack some.
-    newer = {"ExternalAuthProviderError", "InvalidPipelineStack", "CrossSlotTransactionError"}
+    newer = {"ExternalAuthProviderError"}
     assert set(REDIS) - newer <= there
 
 

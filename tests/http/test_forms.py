@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from limen import Limiter
 from limen.engine import Engine
 from limen.http import Answer, Quota, Refusal, answer_of, answer_of_verdict, refusal, shedding
-from limen.http.forms import form_of, page
+from limen.http.problem import form_of, page
 from limen.model import Limit
 from limen.rules import parse_text
 from limen.testing import ManualClock

@@ -29,9 +29,9 @@ IN_PYTHON: tuple[Mutant, ...] = (
         refund-of-another-window
         - if not start_us <= stamp_us <= t_us:
         + if not stamp_us <= t_us:
-        february-of-the-wrong-year
-        - if month <= 2:
-        + if month < 2:
+        month-of-30-days
+        - timedelta(days=31)
+        + timedelta(days=30)
         """,
     ),
     *mutants_of(
@@ -271,8 +271,8 @@ IN_PYTHON: tuple[Mutant, ...] = (
         - candidates = [part for part in parts if part.enforce] or parts
         + candidates = parts
         without-a-delay
-        - if part.delay > delay:
-        + if False:
+        - if allowed and bound.enforce else 0.0
+        + if False else 0.0
         retry-after-of-a-shadow
         - 0.0 if allowed else bound.retry_after
         + bound.retry_after
@@ -295,12 +295,6 @@ IN_PYTHON: tuple[Mutant, ...] = (
         slots-not-shared
         - -(-self.slots // instances)
         + self.slots
-        share-without-min-interval
-        - min_interval=self.min_interval,
-        -                 count_denied=self.count_denied,
-        -                 max_delay
-        + count_denied=self.count_denied,
-        +                 max_delay
         name-forgotten
         - {escaped(name or '', DIGEST_LENGTH)}|
         + |

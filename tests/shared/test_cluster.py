@@ -11,7 +11,6 @@ import pytest
 from redis.crc import key_slot
 
 from limen import AsyncLimiter, Check, Decision, Limit, Limiter, StoreError
-from limen._internal import background
 from limen.keys import redis_key
 from tests import servers
 from tests.shared.load import WIDE, Tasks, Threads
@@ -211,21 +210,6 @@ class TestAcrossNodes:
                 assert (await limiter.peek(wide.key, Limit(5, 60))).remaining == 4
 
         asyncio.run(ask())
-
-    def test_without_threads_there_is_still_a_decision(
-        self, cluster: servers.Cluster, url: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def cannot(*_: object) -> None:
-            raise RuntimeError("can't start new thread")
-
-        # Two of them in other slots of one node: they share a lane that cannot be opened.
-        port = cluster.ports[0]
-        keys = [key_on(cluster, port), key_on(cluster, port, "other"), key_on_each(cluster)[1]]
-        with Limiter(url, deadline=0.2) as limiter:
-            limiter._backend._learn_shape()  # type: ignore[attr-defined]
-            with monkeypatch.context() as patched:
-                patched.setattr(background, "start", cannot)
-                assert limiter.decide(*[Check(WIDE, key) for key in keys]).source == "local"
 
     def test_a_refund_reaches_every_node(self, cluster: servers.Cluster, url: str) -> None:
         checks = [Check(Limit(5, 60), key) for key in key_on_each(cluster)]

@@ -17,7 +17,7 @@ from limen.algorithms import STATES
 from limen.backends.redis import script
 from limen.model import UNCHARGED, Reading
 from limen.model.grammar import AlgorithmName
-from tests import servers
+from tests import script_forms, servers
 from tests.shared.load import PROCESSES, Crowd
 from tests.waiting import FULL
 
@@ -148,7 +148,7 @@ Step = tuple[str, int, int, int, bool, Reading]
 def ask_in_order(url: str, algorithm: str, decisions: int, number: int) -> list[Step]:
     """Ask the script itself, in the form that numbers its replies, a batch of ten at a time."""
     chance = random.Random(f"{algorithm} {number}")
-    text = script.text(test="sequence")
+    text = script_forms.numbered()
     port = int(url.rpartition(":")[2])
     steps: list[Step] = []
     client: Any = (redis.RedisCluster if is_cluster(url) else redis.Redis)(
@@ -166,7 +166,7 @@ def ask_in_order(url: str, algorithm: str, decisions: int, number: int) -> list[
             counter = f"limen:{{{key}}}sequence"
             replies = client.eval(text, 11, *keys, counter, *[request for _, request in packed])
             for (cost, charge), reply in zip(asked, replies, strict=True):
-                answer, now_us, place = script.split_number(reply)
+                answer, now_us, place = script_forms.split_number(reply)
                 [reading] = script.readings(answer)
                 steps.append((key, place, now_us, cost, charge, reading))
     return steps

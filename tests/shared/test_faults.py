@@ -12,7 +12,6 @@ import pytest
 import redis
 
 from limen import AsyncLimiter, Check, Decision, Limit, Limiter
-from limen._internal import background
 from tests import servers
 from tests.faults.proxy import proxy
 from tests.shared.load import WIDE, Tasks, Threads, Told
@@ -216,18 +215,6 @@ class TestBrokenConnections:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
             own_valkey.resume()
-
-    def test_without_threads_there_is_still_a_decision(
-        self, url: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def cannot(*_: object) -> None:
-            raise RuntimeError("can't start new thread")
-
-        with Limiter(url, deadline=PATIENT_S) as limiter:
-            with monkeypatch.context() as patched:
-                patched.setattr(background, "start", cannot)
-                assert limiter.check("k", WIDE).source == "local"
-            assert limiter.check("k", WIDE).source == "store"
 
     def test_a_slow_way_in_is_gone_to_the_end(self, url: str, valkey: servers.Server) -> None:
         # Connecting takes several round trips, longer than any caller has. Somebody has to

@@ -87,7 +87,7 @@ def _ask_in_child(limiter: Limiter, calls: int, queue: Any) -> None:
 def _own_port(limiter: Any) -> int:
     [server] = limiter._backend._servers.values()
     [connection] = server.pool._connections
-    port: int = connection.local_port()
+    port: int = connection._socket.getsockname()[1]
     return port
 
 

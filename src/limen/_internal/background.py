@@ -10,5 +10,5 @@ Ts = TypeVarTuple("Ts")
 
 
 def start(work: Callable[[*Ts], object], *arguments: *Ts) -> None:
-    """Start a daemon thread. Raises `RuntimeError` if the system or the interpreter has none."""
+    """Start a daemon thread. Raises `RuntimeError` if the system has no more threads."""
     threading.Thread(target=work, args=arguments, name="limen", daemon=True).start()

@@ -12,33 +12,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 from weakref import WeakSet
 
 from limen._internal import background
 from limen._internal.deadline import Deadline
+from limen._internal.socket_stream import SocketStream
 
 _RETRY_S = 1.0
 """How long to wait before another connection is opened, when one failed and others are open."""
 
 
-class PooledConnection(Protocol):
-    """The interface of a connection."""
-
-    is_current: bool
-    """Whether the pool still uses it. If not, it is closed when it is put back."""
-
-    def is_usable(self) -> bool:
-        """Return whether an idle connection can be used."""
-
-    def touch(self) -> None:
-        """Note that the connection was used now."""
-
-    def close(self) -> None:
-        """Close it. Must not block."""
-
-
-C = TypeVar("C", bound=PooledConnection)
+C = TypeVar("C", bound=SocketStream)
 
 
 class NotConnected(Exception):
@@ -69,10 +54,6 @@ class _Waiter(Generic[C]):
         self.gate.release()
 
 
-class _Opening:
-    """A connection that is being opened in the background."""
-
-
 class ConnectionPool(Generic[C]):
     """At most `max_connections` connections to one server. Safe to share between threads."""
 
@@ -100,7 +81,8 @@ class ConnectionPool(Generic[C]):
         self._free: deque[C] = deque()
         """The next one is on the right. No thread waits while a connection is free."""
         self._waiting: deque[_Waiter[C]] = deque()
-        self._openings: set[_Opening] = set()
+        self._openings: set[object] = set()
+        """One object for each connection that is being opened."""
         self._slow_since = 0.0
         """When opening the first connection began; later, when that was last reported as slow."""
         self._retry_at = 0.0
@@ -124,27 +106,23 @@ class ConnectionPool(Generic[C]):
 
     def take(self, deadline: Deadline) -> C:
         """Return a connection. Raises `NotConnected`."""
-        waiter: _Waiter[C] | None = None
+        with self._lock:
+            while self._free:
+                connection = self._free.pop()
+                if connection.is_usable():
+                    return connection
+                self._connections.discard(connection)
+                connection.close()
+            waiter: _Waiter[C] = _Waiter()
+            self._waiting.append(waiter)
+            self._open_if_needed()
         try:
-            with self._lock:
-                while self._free:
-                    connection = self._free.pop()
-                    if connection.is_usable():
-                        return connection
-                    self._connections.discard(connection)
-                    connection.close()
-                waiter = _Waiter()
-                self._waiting.append(waiter)
-                opening = self._new_opening()
-            if opening is not None:
-                self._open_in_background(opening)
             deadline.wait(waiter.gate)
-        except BaseException:  # of a signal handler, or a time-out of gevent
-            result = None if waiter is None else self._leave(waiter)
-            if result is not None and not isinstance(result, Exception):
-                self.put_back(result)
-            raise
-        result = self._leave(waiter)
+        finally:
+            with self._lock:
+                result = waiter.result
+                if result is None and waiter in self._waiting:
+                    self._waiting.remove(waiter)
         if result is None:
             raise NotConnected(self._late())
         if isinstance(result, Exception):
@@ -173,16 +151,7 @@ class ConnectionPool(Generic[C]):
         connection.close()
         with self._lock:
             self._connections.discard(connection)
-            opening = self._new_opening()
-        if opening is not None:
-            self._open_in_background(opening)
-
-    def _leave(self, waiter: _Waiter[C]) -> C | Exception | None:
-        """Stop waiting; return the result, if there is one."""
-        with self._lock:
-            if waiter.result is None and waiter in self._waiting:
-                self._waiting.remove(waiter)
-            return waiter.result
+            self._open_if_needed()
 
     def _late(self) -> Exception:
         """Return why there was no connection in time, and report it if the server is slow."""
@@ -198,32 +167,23 @@ class ConnectionPool(Generic[C]):
             self._on_failure(error)
         return error
 
-    def _new_opening(self) -> _Opening | None:
-        """Return a new opening, if a thread waits that no other opening is for."""
+    def _open_if_needed(self) -> None:
+        """Open a connection in the background, if a thread waits that no other opening is for."""
         if len(self._openings) >= len(self._waiting):
-            return None
+            return
         count = len(self._connections) + len(self._openings)
         if count >= self._max_connections:
-            return None
+            return
         now = time.monotonic()
         if self._connections and now < self._retry_at:
-            return None
+            return
         if not count:
             self._slow_since = now
-        opening = _Opening()
+        opening = object()
+        background.start(self._open, opening)
         self._openings.add(opening)
-        return opening
 
-    def _open_in_background(self, opening: _Opening) -> None:
-        try:
-            background.start(self._open, opening)
-        except RuntimeError as error:  # no thread: the interpreter ends, or the system has no more
-            self._not_opened(opening, error)
-        except BaseException:
-            self._openings.discard(opening)
-            raise
-
-    def _open(self, opening: _Opening) -> None:
+    def _open(self, opening: object) -> None:
         try:
             connection = self._open_connection()
         except Exception as error:
@@ -237,7 +197,7 @@ class ConnectionPool(Generic[C]):
                 self._connections.add(connection)
         self.put_back(connection)
 
-    def _not_opened(self, opening: _Opening, error: Exception) -> None:
+    def _not_opened(self, opening: object, error: Exception) -> None:
         """Report why a connection was not opened to the waiting threads, if there is no other."""
         with self._lock:
             self._openings.discard(opening)

@@ -50,11 +50,13 @@ class ActiveClock:
 class Deadline:
     """The time that one caller has, on a clock of its own. For one thread."""
 
-    __slots__ = ("_clock", "_ends_s", "seconds")
+    __slots__ = ("_clock", "_ends_s", "is_fixed", "seconds")
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, *, is_fixed: bool = False) -> None:
         self.seconds: float = seconds
         """The time that the caller had at the start."""
+        self.is_fixed: bool = is_fixed
+        """Whether the caller does not want it to be extended."""
         self._clock = ActiveClock(seconds)
         self._ends_s = self._clock.now() + seconds
 

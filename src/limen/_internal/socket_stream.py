@@ -84,10 +84,6 @@ class SocketStream:
             return False
         return False
 
-    def local_port(self) -> int:
-        """Return the port of this end."""
-        return int(self._socket.getsockname()[1])
-
     def close(self) -> None:
         """Close this process's end; after a fork the other process keeps its own."""
         self._socket.close()

@@ -15,11 +15,14 @@ boundary, a clock that steps back over it would hand out the same window a secon
 
 from __future__ import annotations
 
+from datetime import date, timedelta
+
 from msgspec import Struct
 
 from limen.model import NEVER_US, UNCHARGED, Limit, Reading
 
 _DAY_US = 86_400_000_000
+_EPOCH = date(1970, 1, 1).toordinal()
 
 
 class Window(Struct, gc=False):
@@ -116,33 +119,6 @@ def window_at(limit: Limit, t_us: int) -> tuple[int, int]:
     day = t_us // _DAY_US
     if limit.period == "calendar day":
         return day * _DAY_US, (day + 1) * _DAY_US
-    year, month = month_of(day)
-    following = (year + 1, 1) if month == 12 else (year, month + 1)
-    return first_day(year, month) * _DAY_US, first_day(*following) * _DAY_US
-
-
-def month_of(day: int) -> tuple[int, int]:
-    """Return year and month of a day counted from 1970-01-01, in the Gregorian calendar.
-
-    Years are counted from March, so that the leap day is the last of its year and the lengths of
-    the months repeat as 31 30 31 30 31 | 31 30 31 30 31 | 31 28: 153 days for each five months.
-    """
-    era, day_of_era = divmod(day + 719_468, 146_097)
-    year_of_era = (
-        day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096
-    ) // 365
-    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-    from_march = (5 * day_of_year + 2) // 153
-    year = year_of_era + era * 400
-    return (year, from_march + 3) if from_march < 10 else (year + 1, from_march - 9)
-
-
-def first_day(year: int, month: int) -> int:
-    """Return the first day of a month, counted from 1970-01-01."""
-    if month <= 2:
-        year -= 1
-    era, year_of_era = divmod(year, 400)
-    from_march = (month + 9) % 12
-    day_of_year = (153 * from_march + 2) // 5
-    day_of_era = year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year
-    return era * 146_097 + day_of_era - 719_468
+    first = date.fromordinal(_EPOCH + day).replace(day=1)
+    following = (first + timedelta(days=31)).replace(day=1)
+    return (first.toordinal() - _EPOCH) * _DAY_US, (following.toordinal() - _EPOCH) * _DAY_US

@@ -13,21 +13,6 @@ from msgspec import Struct
 from limen.backends.histogram import Spread
 from limen.model import Check, Reading, Receipt
 
-__all__ = [
-    "AsyncBackend",
-    "Backend",
-    "Change",
-    "Correct",
-    "Fault",
-    "FaultKind",
-    "Prepared",
-    "Release",
-    "Renew",
-    "Reset",
-    "Shard",
-    "Vitals",
-]
-
 FaultKind = Literal[
     "timeout",
     "connection",
@@ -146,8 +131,8 @@ class Prepared(Struct, frozen=True, gc=False):
     """The encoded request of the store; None in memory, and where one call cannot decide."""
 
 
-class Backend(Protocol):
-    """A store of states, for threads."""
+class Store(Protocol):
+    """What threads and asyncio call alike."""
 
     lost_refunds: int
     """How many reservations could not be given back, and stay charged for their period."""
@@ -155,6 +140,14 @@ class Backend(Protocol):
     def prepare(self, checks: tuple[Check, ...], charge: bool = True, holder: str = "") -> Prepared:
         """Encode checks for `run`. Does no I/O."""
         ...
+
+    def shards(self) -> tuple[Shard, ...]:
+        """Return how each server is doing; nothing when there is none."""
+        ...
+
+
+class Backend(Store, Protocol):
+    """A store of states, for threads."""
 
     def run(self, prepared: Prepared, within: float | None = None) -> tuple[Reading, ...] | Fault:
         """Decide the checks together, all or nothing; return a reading for each, or a fault.
@@ -171,24 +164,13 @@ class Backend(Protocol):
         """Connect, and see that decisions can be made there; return why not."""
         ...
 
-    def shards(self) -> tuple[Shard, ...]:
-        """Return how each server is doing; nothing when there is none."""
-        ...
-
     def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         ...
 
 
-class AsyncBackend(Protocol):
+class AsyncBackend(Store, Protocol):
     """A store of states, for asyncio."""
-
-    lost_refunds: int
-    """How many reservations could not be given back, and stay charged for their period."""
-
-    def prepare(self, checks: tuple[Check, ...], charge: bool = True, holder: str = "") -> Prepared:
-        """Encode checks for `run`. Does no I/O."""
-        ...
 
     async def run(
         self, prepared: Prepared, within: float | None = None
@@ -204,14 +186,10 @@ class AsyncBackend(Protocol):
         """Connect, and see that decisions can be made there; return why not."""
         ...
 
-    def shards(self) -> tuple[Shard, ...]:
-        """Return how each server is doing; nothing when there is none."""
-        ...
-
     async def vitals(self) -> dict[str, Vitals]:
         """Return what each server that answers says of itself."""
         ...
 
     async def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         ...

@@ -10,7 +10,6 @@ TRIP_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 """Bounds for the time that a server, or a decision, takes; in seconds."""
 BATCH = (1, 2, 4, 8, 16, 32, 64, 128)
 """Bounds for how many decisions share a call."""
-_AT_ONCE = 64
 
 
 class Spread(Struct, frozen=True):
@@ -42,32 +41,3 @@ class Histogram:
     def spread(self) -> Spread:
         """What it holds now."""
         return Spread(tuple(self._counts), self._total)
-
-
-class LazyHistogram(Histogram):
-    """The same for one thread: counts some at once. To come back to it each time takes longer."""
-
-    __slots__ = ("_waiting",)
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        super().__init__(bounds)
-        self._waiting: list[float] = []
-
-    def add(self, value: float) -> None:
-        """Count one value, now or later."""
-        self._waiting.append(value)
-        if len(self._waiting) >= _AT_ONCE:
-            self._settle()
-
-    def _settle(self) -> None:
-        bounds, counts = self._bounds, self._counts
-        for value in self._waiting:
-            counts[bisect_left(bounds, value)] += 1
-        self._total += sum(self._waiting)
-        self._waiting.clear()
-
-    @property
-    def spread(self) -> Spread:
-        """What it holds now."""
-        self._settle()
-        return super().spread

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import TypeVar
 
 from msgspec import structs
 from redis.exceptions import RedisError
@@ -19,17 +18,17 @@ from limen._internal.deadline import Deadline
 from limen.backends import Fault, Reset
 from limen.backends.redis import route
 from limen.backends.redis.batch import Packer
+from limen.backends.redis.exchange import RedisConnection
 from limen.backends.redis.protocol import ServerError, Unfound, fault_of, pack_command
 from limen.backends.redis.sync import RedisBackend
-from limen.backends.redis.sync_connection import RedisConnection
 from limen.connect import Address, Target, open_socket
 from limen.connect.address import show_address
 from limen.doctor.facts import Facts, Node, Trouble, Watch
 from limen.doctor.rights import Role, attempts, consequence, needed_commands, refusal
+from limen.flow import run
 from limen.keys import redis_key, rules_channel
 from limen.model import ALGORITHMS, Check, Concurrency, Limit
 
-T = TypeVar("T")
 _STEP_S = 1.5
 _TOTAL_S = 5.0
 _ROUND_TRIPS = 50
@@ -100,30 +99,22 @@ class _Visit:
         target = self._target
         try:
             if target.kind == "cluster":
-                return self._find(route.find_owners(target.addresses))
+                return run(route.find_owners(self._ask_the_way, target.addresses))
             if target.kind == "sentinel":
-                return [self._find(route.find_primary(target.addresses, target.service))]
+                service = target.service
+                return [run(route.find_primary(self._ask_the_way, target.addresses, service))]
         except Unfound:
             self._troubles.append(self._lost_way())
             return []
         return [target.addresses[0]]
 
-    def _find(self, finder: Generator[route.Question, object, T]) -> T:
-        try:
-            question = next(finder)
-            while True:
-                question = finder.send(self._ask_the_way(*question))
-        except StopIteration as done:
-            found: T = done.value
-            return found
-
-    def _ask_the_way(self, address: Address, command: tuple[str, ...]) -> object:
+    def _ask_the_way(self, address: Address, *command: str) -> object:
         reply: object
         try:
             with closing(
                 self._open(address, sentinel=self._target.kind == "sentinel")
             ) as connection:
-                reply = connection.ask(*command, deadline=self._soon())
+                reply = connection.ask(*command, seconds=self._soon().seconds)
         except _FAILURES as error:
             reply = error
         self._replies[address] = reply
@@ -160,7 +151,7 @@ class _Visit:
         where = show_address(address)
         try:
             with closing(self._open(address)) as connection:
-                first = connection.ask("PING", deadline=self._soon())
+                first = connection.ask("PING", seconds=self._soon().seconds)
                 if isinstance(first, ServerError) and not str(first).startswith("NOPERM"):
                     raise first
                 return self._question(connection, address, redis_key(self._namespace, checks[0]))
@@ -213,7 +204,7 @@ class _Visit:
         self._ask_all(connection, [("DEL", key)])
         if "SUBSCRIBE" in self._commands:
             with closing(self._open(address)) as listener:
-                reply = listener.ask("SUBSCRIBE", self._channel, deadline=self._soon())
+                reply = listener.ask("SUBSCRIBE", self._channel, seconds=self._soon().seconds)
             if isinstance(reply, ServerError) and refusal(str(reply)):
                 refused["SUBSCRIBE"] = self._words(str(reply))
         if not refused.keys().isdisjoint({"EVAL", "SET"}):
@@ -222,7 +213,7 @@ class _Visit:
 
     def _ahead_s(self, connection: RedisConnection) -> float | None:
         asked_at = time.time()
-        reply = connection.ask("TIME", deadline=self._soon())
+        reply = connection.ask("TIME", seconds=self._soon().seconds)
         if not isinstance(reply, list):
             return None
         return int(reply[0]) + int(reply[1]) / 1e6 - (asked_at + time.time()) / 2
@@ -263,7 +254,7 @@ class _Visit:
         question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", target.service)
         for address in target.addresses:
             if address not in self._replies:
-                self._ask_the_way(address, question)
+                self._ask_the_way(address, *question)
         named: dict[str, str] = {}
         silent: list[str] = []
         for address in target.addresses:

@@ -1,11 +1,11 @@
 """Rules and a limiter together: attributes of a request in, a verdict out."""
 
 from limen.engine.aio import AsyncEngine, AsyncRuleSlot
-from limen.engine.asked import Asked
-from limen.engine.bill import Bill, Charge
+from limen.engine.asked import Asked, Together, together
 from limen.engine.sync import Engine, RuleSlot
-from limen.engine.together import Together, together
 from limen.engine.verdict import (
+    Bill,
+    Charge,
     Part,
     RequestRefused,
     Verdict,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import methodcaller
-from types import TracebackType
 from typing import Self
 
 from limen.clock import Clock
-from limen.engine.bill import Bill
 from limen.engine.flows import EngineFlows, RuleSlotFlows, limiter_of
-from limen.engine.verdict import Verdict
+from limen.engine.verdict import Bill, Verdict
 from limen.flow import run_async
 from limen.limiter import AsyncLimiter, AsyncSlot
 from limen.rules.ruleset import RuleSet
@@ -105,11 +103,6 @@ class AsyncRuleSlot(RuleSlotFlows[AsyncSlot]):
         await run_async(self._enter(methodcaller("__aenter__")))
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._slot is not None:
-            await self._slot.__aexit__(kind, error, traceback)
+            await self._slot.__aexit__(*error)

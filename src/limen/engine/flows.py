@@ -11,8 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from limen.clock import Clock, SystemClock
 from limen.engine.asked import Asked, ask
-from limen.engine.bill import Bill, corrections
-from limen.engine.verdict import RequestRefused, Verdict
+from limen.engine.verdict import Bill, RequestRefused, Verdict, corrections
 from limen.errors import ConfigurationError, RateLimitExceeded, shown
 from limen.flow import Flow
 from limen.limiter import AsyncLimiter, AsyncSlot, Limiter, Slot

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import methodcaller
-from types import TracebackType
 from typing import Self
 
 from limen.clock import Clock
-from limen.engine.bill import Bill
 from limen.engine.flows import EngineFlows, RuleSlotFlows, limiter_of
-from limen.engine.verdict import Verdict
+from limen.engine.verdict import Bill, Verdict
 from limen.flow import run
 from limen.limiter import Limiter, Slot
 from limen.rules.ruleset import RuleSet
@@ -101,11 +99,6 @@ class RuleSlot(RuleSlotFlows[Slot]):
         run(self._enter(methodcaller("__enter__")))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._slot is not None:
-            self._slot.__exit__(kind, error, traceback)
+            self._slot.__exit__(*error)

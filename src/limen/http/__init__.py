@@ -17,7 +17,6 @@ from limen.http.headers import (
     headers,
     policies,
     raw_headers,
-    raw_headers_of,
     retry_after_s,
 )
 from limen.http.paths import is_ambiguous, normal_path
@@ -48,7 +47,6 @@ __all__ = [
     "normal_path",
     "policies",
     "raw_headers",
-    "raw_headers_of",
     "refusal",
     "retry_after_s",
     "shedding",

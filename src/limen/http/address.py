@@ -173,28 +173,22 @@ class ClientAddresses:
 
 def _entries(lines: Sequence[str], header: str | None) -> Iterator[str]:
     """Yield what a header lists, from right to left, over all its lines. `?` is not readable."""
-    read = _elements(lines) if header == "forwarded" else _items(lines)
-    return filter(None, islice(read, _MAX_ENTRIES))
+    return filter(None, islice(_from_the_right(lines, header == "forwarded"), _MAX_ENTRIES))
 
 
-def _items(lines: Sequence[str]) -> Iterator[str]:
+def _from_the_right(lines: Sequence[str], is_forwarded: bool) -> Iterator[str]:
     for line in reversed(lines):
         end = len(line)
         while end >= 0:
-            start = line.rfind(",", 0, end) + 1
-            yield line[start:end].strip(OPTIONAL_WHITESPACE) if end - start <= _MAX_ENTRY else "?"
-            end = start - 1
-
-
-def _elements(lines: Sequence[str]) -> Iterator[str]:
-    for line in reversed(lines):
-        end = len(line)
-        while end >= 0:
-            start = _element_start(line, end)
+            start = _element_start(line, end) if is_forwarded else line.rfind(",", 0, end) + 1
             if start is None:
                 yield "?"
                 return
-            yield _for(line[start:end])
+            entry = line[start:end]
+            if is_forwarded:
+                yield _for(entry)
+            else:
+                yield entry.strip(OPTIONAL_WHITESPACE) if len(entry) <= _MAX_ENTRY else "?"
             end = start - 1
 
 

@@ -1,17 +1,19 @@
 """`Answer`: what a client may be told of a decision. Shadows and keys never get this far.
 
-A decision of the library and a verdict of the rules both become one. The engine lies above this
-room, so a verdict is known here by its shape alone.
+A decision of the library and a verdict of the rules both become one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from limen.model import Concurrency, Decision, Limit, Source, binding
+
+if TYPE_CHECKING:
+    from limen.engine import Verdict
 
 COUNTED = frozenset({"store", "local"})
 """The sources that count; the others let everybody pass, or nobody."""
@@ -73,49 +75,6 @@ class Answer(Struct, frozen=True):
         return quota if quota.allowed == self.allowed else None
 
 
-class RuleLike(Protocol):
-    """What is needed of a rule: `limen.rules.Rule` has it."""
-
-    @property
-    def name(self) -> str:
-        """The rule's name."""
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The attributes that are counted apart."""
-
-
-class AppliedLike(Protocol):
-    """What is needed of a rule that applies."""
-
-    @property
-    def rule(self) -> RuleLike:
-        """The rule."""
-
-    @property
-    def enforce(self) -> bool:
-        """Whether it may refuse the request."""
-
-    @property
-    def refusal(self) -> Literal["blocked", "missing"] | None:
-        """Why it refuses without asking the store."""
-
-
-class VerdictLike(Protocol):
-    """What is needed of a verdict: `limen.engine.Verdict` has it."""
-
-    @property
-    def allowed(self) -> bool:
-        """Whether the request may pass."""
-
-    @property
-    def retry_after(self) -> float | None:
-        """Seconds until it would pass; None is never."""
-
-    def by_rule(self) -> Sequence[tuple[AppliedLike, Sequence[Decision]]]:
-        """Return each rule that applies with what its limits said."""
-
-
 def answer_of(decision: Decision, per: Sequence[tuple[str, ...]] = ()) -> Answer:
     """Return what a client may be told of a decision. A limit without a name goes by its text.
 
@@ -136,7 +95,7 @@ def answer_of(decision: Decision, per: Sequence[tuple[str, ...]] = ()) -> Answer
     )
 
 
-def answer_of_verdict(verdict: VerdictLike) -> Answer:
+def answer_of_verdict(verdict: Verdict) -> Answer:
     """Return what a client may be told of a verdict of the rules."""
     quotas: list[Quota] = []
     blocked: list[str] = []

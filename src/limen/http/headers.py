@@ -22,15 +22,14 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Protocol
 from zlib import crc32
 
 from msgspec import Struct
 
 from limen.errors import InvalidInput
-from limen.http.answer import COUNTED, Answer
+from limen.http.answer import COUNTED, Answer, Quota
 from limen.http.styles import RETRY_AFTER, WRITTEN, HeaderStyle, unknown_style
-from limen.model import Bound, Concurrency, Limit, Source, binding
+from limen.model import Concurrency, Decision, Limit, binding
 
 MAX_POLICIES = 16
 """How many policies fit into the headers: proxies drop responses whose headers pass 4 or 8 KB."""
@@ -43,16 +42,7 @@ _RAW_NAMES = {
 }
 
 
-class LimitResult(Bound, Protocol):
-    """The result of one limit: a `Decision` or a `Quota`."""
-
-    @property
-    def reset_after(self) -> float:
-        """Seconds until nothing is counted any more."""
-
-    @property
-    def source(self) -> Source:
-        """The component that decided."""
+LimitResult = Decision | Quota
 
 
 class Outcome(Struct, frozen=True, gc=False):
@@ -66,15 +56,6 @@ class Outcome(Struct, frozen=True, gc=False):
     """One for each result."""
 
 
-def headers(
-    answer: Answer,
-    styles: Iterable[HeaderStyle] = ("draft-11",),
-    now: float | None = None,
-) -> list[tuple[str, str]]:
-    """Return the headers of an answer, in the styles asked for, as `headers_of` does."""
-    return headers_of(outcome_of(answer), styles, now)
-
-
 def outcome_of(answer: Answer) -> Outcome:
     """Return the results of an answer with their policies."""
     quotas = answer.quotas
@@ -84,8 +65,8 @@ def outcome_of(answer: Answer) -> Outcome:
     return Outcome(answer.allowed, answer.retry_after, quotas, named)
 
 
-def headers_of(
-    outcome: Outcome,
+def headers(
+    answer: Answer | Outcome,
     styles: Iterable[HeaderStyle] = ("draft-11",),
     now: float | None = None,
 ) -> list[tuple[str, str]]:
@@ -94,6 +75,7 @@ def headers_of(
     `Retry-After` comes with every refusal, whatever the style, unless no wait would help. `now`, in
     seconds since 1970, is needed by `x-ratelimit` alone. Without limits there are no headers.
     """
+    outcome = outcome_of(answer) if isinstance(answer, Answer) else answer
     rendered: list[tuple[str, str]] = []
     for style in styles:
         if style == "draft-11":
@@ -110,21 +92,12 @@ def headers_of(
 
 
 def raw_headers(
-    answer: Answer,
+    answer: Answer | Outcome,
     styles: Iterable[HeaderStyle] = ("draft-11",),
     now: float | None = None,
 ) -> list[tuple[bytes, bytes]]:
     """Return `headers` as bytes, with names in lower case."""
-    return raw_headers_of(outcome_of(answer), styles, now)
-
-
-def raw_headers_of(
-    outcome: Outcome,
-    styles: Iterable[HeaderStyle] = ("draft-11",),
-    now: float | None = None,
-) -> list[tuple[bytes, bytes]]:
-    """Return `headers_of` as bytes, with names in lower case."""
-    return [(_RAW_NAMES[name], value.encode()) for name, value in headers_of(outcome, styles, now)]
+    return [(_RAW_NAMES[name], value.encode()) for name, value in headers(answer, styles, now)]
 
 
 def retry_after_s(seconds: float) -> int:

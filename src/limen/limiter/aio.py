@@ -9,7 +9,6 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from itertools import islice
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from limen._internal.functions import name_of
@@ -24,7 +23,7 @@ from limen.limiter.decorate import KeyFunction, key_function
 from limen.limiter.flows import LimiterFlows
 from limen.limiter.keeper import AsyncKeeper
 from limen.limiter.line import Lines, Patience, as_refusal
-from limen.limiter.settings import Observer, open_store_async, validate
+from limen.limiter.settings import LimiterSettings, Observer, open_store_async
 from limen.limiter.slot import AsyncSlot
 from limen.limiter.sync import Limiter
 from limen.model import Check, Concurrency, Decision, Limit, OnError, Receipt
@@ -58,7 +57,9 @@ class AsyncLimiter(LimiterFlows[AsyncBackend]):
         observers: Iterable[Observer] = (),
         clock: Clock | None = None,
     ) -> None:
-        settings = validate(store, namespace, on_error, instances, deadline, observers, clock)
+        settings = LimiterSettings(
+            store, namespace, on_error, instances, deadline, observers, clock
+        )
         backend = open_store_async(settings)
         memory = backend.memory if isinstance(backend, AsyncMemoryBackend) else None
         super().__init__(settings, backend, memory)
@@ -70,13 +71,13 @@ class AsyncLimiter(LimiterFlows[AsyncBackend]):
 
         For those who have both in one process: on Redis, they share their counts anyway.
         """
-        memory = limiter.memory
+        memory = limiter._memory
         if memory is None:
             return None
         found = cls(clock=limiter.clock)
         found._backend = AsyncMemoryBackend(memory)
         found._memory = memory
-        found._observers = limiter.observers
+        found._observers = limiter._observers
         return found
 
     def after_fork(self) -> None:
@@ -110,20 +111,13 @@ class AsyncLimiter(LimiterFlows[AsyncBackend]):
         `within` is the deadline of this call, in seconds. After a fault of the store, the fallback
         decides.
         """
-        guard = self._guard
-        began_at = time.monotonic() if guard.owed else 0.0
+        began_at = time.monotonic() if self._guard.owed else 0.0
         answer = await self._backend.run(prepared, within)
+        decision = self._decided(prepared, answer)
         if isinstance(answer, Fault):
-            decision = plan.fall_back(guard, prepared, answer, next(self._ids))
             self._replay_if_due()
-        else:
-            decision = plan.combine(prepared.checks, answer, next(self._ids))
-            if self._memory is None:
-                guard.record(prepared.checks, answer)
-                if began_at:
-                    await self._pay_in_passing(began_at + (within or self._deadline))
-        if self._observers and prepared.charge:
-            plan.notify(self._observers, decision)
+        elif began_at:
+            await self._pay_in_passing(began_at + (within or self._deadline))
         return decision
 
     def _start_replay(self) -> None:
@@ -172,10 +166,8 @@ class AsyncLimiter(LimiterFlows[AsyncBackend]):
 
     async def peek(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
         """Return the decision of `check`, and charge nothing. `remaining` is before charging."""
-        return await self._peek(self._limits.checks(limits, key, cost))
-
-    def _peek(self, checks: tuple[Check, ...]) -> Awaitable[Decision]:
-        return self.run(self._backend.prepare(checks, False))
+        checks = self._limits.checks(limits, key, cost)
+        return await self.run(self._backend.prepare(checks, False))
 
     async def refund(self, decision: Decision | Receipt) -> bool:
         """Give back what a decision charged and is still counted; return whether there was any.
@@ -264,9 +256,6 @@ class AsyncLimiter(LimiterFlows[AsyncBackend]):
         keeper = AsyncKeeper(self._change)
         return AsyncSlot(self._hold, self._change, self._sleep, keeper, checks, id)
 
-    def _hold(self, checks: tuple[Check, ...], holder: str) -> Awaitable[Decision]:
-        return self.run(self._backend.prepare(checks, True, holder))
-
     def limit(
         self, *limits: Limit | str, key: str | KeyFunction | None = None, cost: int = 1
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
@@ -317,12 +306,7 @@ class AsyncLimiter(LimiterFlows[AsyncBackend]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from limen import fork
 from limen.backends import AsyncBackend, Backend, Change, Fault, Prepared, Release, Renew, Shard
 from limen.backends.memory import MemoryBackend
-from limen.clock import Clock
+from limen.clock import Clock, SystemClock
 from limen.flow import Flow
 from limen.guarded import Guard
 from limen.limiter import plan
 from limen.limiter.line import Patience, counts_denied
-from limen.limiter.settings import Settings, valid_instances
-from limen.model import Check, Decision, receipt_ids
+from limen.limiter.settings import LimiterSettings, quick, valid_instances
+from limen.model import Check, Decision, Reading, receipt_ids
 
 B = TypeVar("B", bound=Backend | AsyncBackend)
 
@@ -23,12 +23,21 @@ B = TypeVar("B", bound=Backend | AsyncBackend)
 class LimiterFlows(Generic[B]):
     """The store of a limiter, its fallback, and the verbs that take several calls of the store."""
 
-    def __init__(self, settings: Settings, backend: B, memory: MemoryBackend | None) -> None:
+    run: Callable[..., Any]
+    """Decide prepared checks."""
+    _start_replay: Callable[[], None]
+    """Start a background replay of locally admitted requests."""
+    _sleep: Callable[[float], Any]
+    """Wait on the clock of this limiter."""
+    _give_back: Callable[[Decision], Any]
+    """Refund a decision, even if the caller is cancelled."""
+
+    def __init__(self, settings: LimiterSettings, backend: B, memory: MemoryBackend | None) -> None:
         self._backend = backend
         self._memory = memory
         self._guard = Guard(settings.on_error, settings.instances)
-        self._clock = settings.clock
-        self._observers = settings.observers
+        self._clock = settings.clock or SystemClock()
+        self._observers = tuple([quick(observer) for observer in settings.observers])
         self._limits = plan.Limits()
         self.after_fork()
         fork.watch(self)
@@ -74,21 +83,23 @@ class LimiterFlows(Generic[B]):
         """
         self._guard.instances = valid_instances(instances)
 
-    def run(self, prepared: Prepared, within: float | None = None) -> Any:
-        """Decide prepared checks."""
-        raise NotImplementedError
+    def _peek(self, checks: tuple[Check, ...]) -> Any:
+        return self.run(self._backend.prepare(checks, False))
 
-    def _start_replay(self) -> None:
-        """Start a background replay of locally admitted requests."""
-        raise NotImplementedError
+    def _hold(self, checks: tuple[Check, ...], holder: str) -> Any:
+        return self.run(self._backend.prepare(checks, True, holder))
 
-    def _sleep(self, seconds: float) -> Any:
-        """Wait on the clock of this limiter."""
-        raise NotImplementedError
-
-    def _give_back(self, decision: Decision) -> Any:
-        """Refund a decision, even if the caller is cancelled."""
-        raise NotImplementedError
+    def _decided(self, prepared: Prepared, answer: tuple[Reading, ...] | Fault) -> Decision:
+        """Return the decision for an answer of the store, and call the observers."""
+        if isinstance(answer, Fault):
+            decision = plan.fall_back(self._guard, prepared, answer, next(self._ids))
+        else:
+            decision = plan.combine(prepared.checks, answer, next(self._ids))
+            if self._memory is None:
+                self._guard.record(prepared.checks, answer)
+        if self._observers and prepared.charge:
+            plan.notify(self._observers, decision)
+        return decision
 
     def _replay_if_due(self) -> None:
         """Start a background replay of locally admitted requests, unless one is running."""

@@ -7,15 +7,14 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from limen import fork
+from limen._internal import background
 from limen.backends import Change, Release, Renew
 from limen.errors import StoreError
 from limen.model import Check, Concurrency
 
 _IDLE_S = 5.0
-_MAX_THREADS = 32
 _logger = logging.getLogger("limen")
 
 Place = tuple[str, int]
@@ -25,7 +24,7 @@ Place = tuple[str, int]
 class Keeper:
     """Renews the slots that are held in this process, each three times a lease.
 
-    One thread for all of them, which begins with the first and ends when none was held for a while.
+    One thread waits for all of them. It ends when none was held for a while.
     """
 
     def __init__(self, change: Callable[[Change], bool]) -> None:
@@ -34,10 +33,11 @@ class Keeper:
         fork.watch(self)
 
     def after_fork(self) -> None:
-        """Begin anew: neither the thread nor the slots came along. Not for you to call."""
+        """Start without slots: the child of a fork has neither the thread nor the slots."""
         self._changed = threading.Condition()
         self._held: dict[Place, tuple[Check, float]] = {}
-        self._thread: threading.Thread | None = None
+        """The check of each slot, and when to renew it."""
+        self._is_running = False
         self._is_closed = False
 
     def keep(self, check: Check, place: Place) -> None:
@@ -45,12 +45,11 @@ class Keeper:
         with self._changed:
             self._is_closed = False
             self._held[place] = (check, time.monotonic() + renewal_interval(check))
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="limen-slots", daemon=True)
-                thread.start()  # raises, when there is none to be had
-                self._thread = thread
-            else:
+            if self._is_running:
                 self._changed.notify()
+            else:
+                background.start(self._run)
+                self._is_running = True
 
     def drop(self, place: Place) -> bool:
         """Stop renewing; return whether it was kept."""
@@ -65,29 +64,10 @@ class Keeper:
             self._changed.notify()
 
     def _run(self) -> None:
-        try:
-            while due := self._wait_for_due():
-                if len(due) == 1:
-                    self._renew(*due[0])
-                else:
-                    self._renew_all(due)
-        finally:
-            # Whatever has ended it, the next who keeps a slot begins another.
-            with self._changed:
-                self._leave()
-
-    def _leave(self) -> None:
-        if self._thread is threading.current_thread():
-            self._thread = None
-
-    def _renew_all(self, due: list[tuple[Place, Check]]) -> None:
-        """Renew some together: they share a call, and none waits for a server of others alone."""
-        with ThreadPoolExecutor(min(len(due), _MAX_THREADS), "limen-slots") as threads:
+        while due := self._wait_for_due():
             for place, check in due:
-                try:
-                    threads.submit(self._renew, place, check)
-                except RuntimeError:  # no thread to be had
-                    self._renew(place, check)
+                # In a thread of its own: a server that hangs does not delay other renewals.
+                background.start(self._renew, place, check)
 
     def _renew(self, place: Place, check: Check) -> None:
         holder = place[0]
@@ -115,8 +95,7 @@ class Keeper:
                 if due:
                     return due
                 if not self._held and now >= idle_until:
-                    # At once: behind this, nobody would wake for what is kept next.
-                    self._leave()
+                    self._is_running = False
                     return []
                 next_at = min((at for _, at in self._held.values()), default=idle_until)
                 self._changed.wait(next_at - now)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from limen.backends import Correct, Fault, Prepared
 from limen.errors import InvalidInput, shown
 from limen.guarded import Guard
@@ -177,27 +179,12 @@ def combine(
     candidates = [part for part in parts if part.enforce] or parts
     bound = candidates[binding(candidates)]
     allowed = bound.allowed or not bound.enforce
-    delay = 0.0
-    if allowed and bound.enforce:
-        for part in candidates:
-            if part.delay > delay:
-                delay = part.delay
-    return Decision(
-        bound.limit,
-        bound.key,
-        bound.cost,
-        allowed,
-        bound.remaining,
-        0.0 if allowed else bound.retry_after,
-        bound.reset_after,
-        delay,
-        bound.stamp_us,
-        bound.source,
-        id_,
-        bound.subject,
-        bound.enforce,
-        parts,
-        fault,
+    return structs.replace(
+        bound,
+        allowed=allowed,
+        retry_after=0.0 if allowed else bound.retry_after,
+        delay=max([part.delay for part in candidates]) if allowed and bound.enforce else 0.0,
+        several=parts,
     )
 
 

@@ -24,8 +24,8 @@ _DEFAULT_MAX_KEYS = 1_000_000
 _QUICK = (FunctionType, MethodType, BuiltinFunctionType)
 
 
-class Settings(Struct, frozen=True):
-    """What a limiter was made with."""
+class LimiterSettings(Struct):
+    """What a limiter is made with. Raises `ConfigurationError` with what was expected."""
 
     store: object
     """An address, or a ready redis-py client."""
@@ -33,64 +33,47 @@ class Settings(Struct, frozen=True):
     on_error: OnError
     instances: int
     deadline: float
-    observers: tuple[Observer, ...]
-    clock: Clock
-    has_clock: bool
-    """Whether the clock is the caller's own."""
+    observers: Iterable[Observer]
+    clock: Clock | None
+    """The caller's own clock."""
 
-
-def validate(
-    store: object,
-    namespace: str,
-    on_error: OnError,
-    instances: int,
-    deadline: float,
-    observers: Iterable[Observer],
-    clock: Clock | None,
-) -> Settings:
-    """Return the settings, or raise `ConfigurationError` with what was expected."""
-    if not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace):
-        raise ConfigurationError(
-            f"namespace must be 1 to {MAX_NAMESPACE} letters, digits, '.', '_' or '-', "
-            f"got {shown(namespace)}"
-        )
-    if on_error not in get_args(OnError):
-        raise ConfigurationError(f"on_error must be local, open or closed, got {shown(on_error)}")
-    valid_instances(instances)
-    if (
-        isinstance(deadline, bool)
-        or not isinstance(deadline, int | float)
-        or not 0 < deadline < 3600
-    ):
-        raise ConfigurationError(
-            f"deadline must be seconds above 0 and below 3600, got {shown(deadline)}"
-        )
-    if not isinstance(observers, Iterable):
-        raise ConfigurationError(f"observers must be a list of functions, got {shown(observers)}")
-    observers = tuple(observers)
-    for observer in observers:
-        if not callable(observer):
-            raise ConfigurationError(f"an observer must be callable, got {shown(observer)}")
-    observers = tuple([_quick(observer) for observer in observers])
-    for verb in ("time_ns", "monotonic", "sleep", "sleep_async"):
-        if clock is not None and not callable(getattr(clock, verb, None)):
+    def __post_init__(self) -> None:
+        if not isinstance(self.namespace, str) or not _NAMESPACE.fullmatch(self.namespace):
             raise ConfigurationError(
-                f"clock must have the methods of limen.clock.Clock, got {shown(clock)} "
-                f"without {verb}"
+                f"namespace must be 1 to {MAX_NAMESPACE} letters, digits, '.', '_' or '-', "
+                f"got {shown(self.namespace)}"
             )
-    return Settings(
-        store,
-        namespace,
-        on_error,
-        instances,
-        deadline,
-        observers,
-        clock or SystemClock(),
-        clock is not None,
-    )
+        if self.on_error not in get_args(OnError):
+            raise ConfigurationError(
+                f"on_error must be local, open or closed, got {shown(self.on_error)}"
+            )
+        valid_instances(self.instances)
+        deadline, clock = self.deadline, self.clock
+        if (
+            isinstance(deadline, bool)
+            or not isinstance(deadline, int | float)
+            or not 0 < deadline < 3600
+        ):
+            raise ConfigurationError(
+                f"deadline must be seconds above 0 and below 3600, got {shown(deadline)}"
+            )
+        if not isinstance(self.observers, Iterable):
+            raise ConfigurationError(
+                f"observers must be a list of functions, got {shown(self.observers)}"
+            )
+        self.observers = tuple(self.observers)
+        for observer in self.observers:
+            if not callable(observer):
+                raise ConfigurationError(f"an observer must be callable, got {shown(observer)}")
+        for verb in ("time_ns", "monotonic", "sleep", "sleep_async"):
+            if clock is not None and not callable(getattr(clock, verb, None)):
+                raise ConfigurationError(
+                    f"clock must have the methods of limen.clock.Clock, got {shown(clock)} "
+                    f"without {verb}"
+                )
 
 
-def _quick(observer: Any) -> Observer:
+def quick(observer: Any) -> Observer:
     """Return the method of an object: to call the object itself takes half as long again."""
     called: Observer = observer if isinstance(observer, _QUICK) else observer.__call__
     return called
@@ -103,7 +86,7 @@ def valid_instances(instances: int) -> int:
     return instances
 
 
-def open_store(settings: Settings) -> Backend:
+def open_store(settings: LimiterSettings) -> Backend:
     """Return the store for threads that the settings name."""
     if not is_shared(settings.store):
         return _memory(settings)
@@ -113,7 +96,7 @@ def open_store(settings: Settings) -> Backend:
     return RedisBackend(target, settings.namespace, settings.deadline)
 
 
-def open_store_async(settings: Settings) -> AsyncBackend:
+def open_store_async(settings: LimiterSettings) -> AsyncBackend:
     """Return the store for asyncio that the settings name."""
     if not is_shared(settings.store):
         return AsyncMemoryBackend(_memory(settings))
@@ -123,15 +106,15 @@ def open_store_async(settings: Settings) -> AsyncBackend:
     return AsyncRedisBackend(target, settings.namespace, settings.deadline)
 
 
-def _target(settings: Settings, *, asynchronous: bool) -> Target:
-    if settings.has_clock:
+def _target(settings: LimiterSettings, *, asynchronous: bool) -> Target:
+    if settings.clock is not None:
         raise ConfigurationError(
             "a clock of one's own is for 'memory://'; on Redis, time comes from the server"
         )
     return target_of(settings.store, asynchronous=asynchronous)
 
 
-def _memory(settings: Settings) -> MemoryBackend:
+def _memory(settings: LimiterSettings) -> MemoryBackend:
     """Return the store in this process that `memory://` or `memory://?max_keys=N` names."""
     try:
         address = urlsplit(str(settings.store))
@@ -144,7 +127,7 @@ def _memory(settings: Settings) -> MemoryBackend:
         raise ConfigurationError(
             "'memory://' takes no host or path; use 'memory://?max_keys=100000'"
         )
-    return MemoryBackend(settings.clock, _max_keys(address.query))
+    return MemoryBackend(settings.clock or SystemClock(), _max_keys(address.query))
 
 
 def _max_keys(query: str) -> int:

@@ -6,7 +6,6 @@ import asyncio
 import secrets
 import threading
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from limen.backends import Change, Release, Renew
@@ -24,12 +23,10 @@ _HELD = "this slot is held already; release it, or make another by limiter.slot(
 class SlotFlows:
     """What `Slot` and `AsyncSlot` share. `decide`, `change` and `sleep` are those of a limiter."""
 
-    _interruption: type[BaseException]
-    """What ends a decision that the store may have made."""
     _finish: Callable[[Flow[Any]], Any]
     """Run a flow to its end, even if the caller is cancelled."""
-    _together: Callable[[list[Any]], Any]
-    """Return the results of several calls."""
+    _all: Callable[[list[Any]], Any]
+    """Return whether the results of all calls are true."""
 
     def __init__(
         self,
@@ -64,10 +61,12 @@ class SlotFlows:
             raise InvalidInput(_HELD)
         try:
             decision: Decision = yield self._decide(self._checks, self.id)
-        except self._interruption:
-            # The store may have granted it already, to nobody; shadows too.
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            # The store may have granted it already, shadows too.
             if not self._is_held:
-                self._held = _concurrent(self._checks)
+                self._held = tuple(
+                    [check for check in self._checks if isinstance(check.limit, Concurrency)]
+                )
                 yield self._finish(self._release())
             raise
         self.decision = decision
@@ -114,12 +113,10 @@ class SlotFlows:
 
     def _release(self) -> Flow[bool]:
         self._is_held = False
-        releases = [self._change(Release(check, self.id)) for check in self._held]
-        return all((yield self._together(releases)))
-
-
-def _unchanged(results: list[Any]) -> list[Any]:
-    return results
+        has_released: bool = yield self._all(
+            [self._change(Release(check, self.id)) for check in self._held]
+        )
+        return has_released
 
 
 class Slot(SlotFlows):
@@ -133,9 +130,8 @@ class Slot(SlotFlows):
     One slot, one holder: who wants to hold another makes another.
     """
 
-    _interruption = BaseException  # of a signal handler
     _finish = staticmethod(run)
-    _together = staticmethod(_unchanged)
+    _all = staticmethod(all)
 
     def acquire(self) -> Decision:
         """Take the slot if there is one, and charge the limits beside it. Never waits.
@@ -170,12 +166,7 @@ class Slot(SlotFlows):
         run(self._enter())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         run(self._let_go())
 
 
@@ -183,8 +174,8 @@ async def _finish_async(flow: Flow[T]) -> T:
     return await to_the_end(run_async(flow))
 
 
-async def _gather(calls: list[Any]) -> list[Any]:
-    return await asyncio.gather(*calls)
+async def _all_async(calls: list[Any]) -> bool:
+    return all(await asyncio.gather(*calls))
 
 
 class AsyncSlot(SlotFlows):
@@ -193,9 +184,8 @@ class AsyncSlot(SlotFlows):
     One slot, one holder: who wants to hold another makes another.
     """
 
-    _interruption = asyncio.CancelledError
     _finish = staticmethod(_finish_async)
-    _together = staticmethod(_gather)
+    _all = staticmethod(_all_async)
 
     async def acquire(self) -> Decision:
         """Take the slot if there is one, and charge the limits beside it. Never waits its turn.
@@ -227,17 +217,8 @@ class AsyncSlot(SlotFlows):
         await run_async(self._enter())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await run_async(self._let_go())
-
-
-def _concurrent(checks: Iterable[Check]) -> tuple[Check, ...]:
-    return tuple(check for check in checks if isinstance(check.limit, Concurrency))
 
 
 def _held_by(checks: Iterable[Check], decision: Decision | None = None) -> tuple[Check, ...]:

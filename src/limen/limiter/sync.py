@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
 from limen._internal import background
@@ -24,7 +22,7 @@ from limen.limiter.decorate import KeyFunction, key_function
 from limen.limiter.flows import LimiterFlows
 from limen.limiter.keeper import Keeper
 from limen.limiter.line import Lines, Patience, as_refusal
-from limen.limiter.settings import Observer, open_store, validate
+from limen.limiter.settings import LimiterSettings, Observer, open_store
 from limen.limiter.slot import Slot
 from limen.model import MAX_COST, Check, Concurrency, Decision, Limit, OnError, Receipt, decision_of
 
@@ -61,7 +59,9 @@ class Limiter(LimiterFlows[Backend]):
         observers: Iterable[Observer] = (),
         clock: Clock | None = None,
     ) -> None:
-        settings = validate(store, namespace, on_error, instances, deadline, observers, clock)
+        settings = LimiterSettings(
+            store, namespace, on_error, instances, deadline, observers, clock
+        )
         backend = open_store(settings)
         memory = backend if isinstance(backend, MemoryBackend) else None
         super().__init__(settings, backend, memory)
@@ -118,22 +118,13 @@ class Limiter(LimiterFlows[Backend]):
         decides.
         """
         answer = self._backend.run(prepared, within)
-        guard = self._guard
-        if isinstance(answer, Fault):
-            decision = plan.fall_back(guard, prepared, answer, next(self._ids))
-        else:
-            decision = plan.combine(prepared.checks, answer, next(self._ids))
-            if self._memory is None:
-                guard.record(prepared.checks, answer)
-        if guard.owed:
+        decision = self._decided(prepared, answer)
+        if self._guard.owed:
             self._replay_if_due()
-        if self._observers and prepared.charge:
-            plan.notify(self._observers, decision)
         return decision
 
     def _start_replay(self) -> None:
-        with contextlib.suppress(RuntimeError):  # no thread to be had: the next one tries
-            background.start(_pay, weakref.ref(self), self._closed)
+        background.start(_pay, weakref.ref(self), self._closed)
 
     def _pay_some(self) -> bool:
         """Replay pending charges; return whether any are left."""
@@ -153,10 +144,7 @@ class Limiter(LimiterFlows[Backend]):
 
     def peek(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Decision:
         """Return the decision of `check`, and charge nothing. `remaining` is before charging."""
-        return self._peek(self._limits.checks(limits, key, cost))
-
-    def _peek(self, checks: tuple[Check, ...]) -> Decision:
-        return self.run(self._backend.prepare(checks, False))
+        return self.run(self._backend.prepare(self._limits.checks(limits, key, cost), False))
 
     def refund(self, decision: Decision | Receipt) -> bool:
         """Give back what a decision charged and is still counted; return whether there was any.
@@ -240,9 +228,6 @@ class Limiter(LimiterFlows[Backend]):
         checks = plan.validated(checks, slots=True)
         return Slot(self._hold, self._change, self._sleep, self._keeper, checks, id)
 
-    def _hold(self, checks: tuple[Check, ...], holder: str) -> Decision:
-        return self.run(self._backend.prepare(checks, True, holder))
-
     def limit(
         self, *limits: Limit | str, key: str | KeyFunction | None = None, cost: int = 1
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -293,16 +278,6 @@ class Limiter(LimiterFlows[Backend]):
 
         return decorate
 
-    @property
-    def memory(self) -> MemoryBackend | None:
-        """The store, if it is in this process. Not for you to ask."""
-        return self._memory
-
-    @property
-    def observers(self) -> tuple[Observer, ...]:
-        """Who is told of every decision."""
-        return self._observers
-
     def ping(self) -> None:
         """Connect to the store, or raise `StoreError`. Memory is always there."""
         fault = self._backend.ping()
@@ -319,12 +294,7 @@ class Limiter(LimiterFlows[Backend]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -53,17 +53,6 @@ class Check(Struct, frozen=True, gc=False):
 
     def validated(self) -> Check:
         """Return the check with its key as text, or raise `InvalidInput`."""
-        if (
-            type(self.key) is str
-            and self.key
-            and (self.subject is None or (type(self.subject) is str and self.subject))
-            and (self.on_error is None or self.on_error in _ON_ERROR)
-            and self.enforce in (True, False)
-            and type(self.cost) is int
-            and 0 <= self.cost <= MAX_COST
-            and isinstance(self.limit, Limit | Concurrency)
-        ):
-            return self
         if not isinstance(self.limit, Limit | Concurrency):
             raise InvalidInput(f"limit must be a Limit or a Concurrency, got {shown(self.limit)}")
         if self.subject is not None and (not isinstance(self.subject, str) or not self.subject):
@@ -71,10 +60,11 @@ class Check(Struct, frozen=True, gc=False):
         if self.on_error is not None and self.on_error not in _ON_ERROR:
             expected = ", ".join(_ON_ERROR)
             raise InvalidInput(f"on_error must be {expected} or None, got {shown(self.on_error)}")
-        if not isinstance(self.enforce, bool):
+        if self.enforce not in (True, False):
             raise InvalidInput(f"enforce must be True or False, got {shown(self.enforce)}")
         valid_cost(self.cost)
-        return structs.replace(self, key=valid_key(self.key))
+        key = valid_key(self.key)
+        return self if key is self.key else structs.replace(self, key=key)
 
 
 class Receipt(Struct, frozen=True):

@@ -16,7 +16,7 @@ from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple, NoReturn, get_args
 
-from limen.errors import InvalidLimit, shown
+from limen.errors import InvalidLimit, did_you_mean, shown
 
 AlgorithmName = Literal[
     "fixed_window",
@@ -226,8 +226,8 @@ def _option(reader: _Reader) -> int | str | bool:
         reader.advance()
         return name
     if name not in _OPTIONS:
-        hint = get_close_matches(name, (*_OPTIONS, *ALGORITHMS), 1)
-        reader.fail(f"an algorithm or option{_did_you_mean(hint)}")
+        hint = did_you_mean(name, (*_OPTIONS, *ALGORITHMS))
+        reader.fail(f"an algorithm or option{hint}")
     reader.advance()
     if name in ("count_denied", "from_first"):
         return True
@@ -278,14 +278,10 @@ def _unit_hint(word: str, has_number: bool) -> str:
         return f" ({_WITHOUT_UNIT[meant]})"
     if has_number and meant == "month":
         return " (months differ in length; write days, or 'month' without a number)"
-    return _did_you_mean([meant])
+    return f" (did you mean '{meant}'?)"
 
 
 def _singular(word: str) -> str:
     if word == "mss" or not word.endswith("s"):
         return ""
     return {"sec": "second", "min": "minute"}.get(word[:-1], word[:-1])
-
-
-def _did_you_mean(matches: list[str]) -> str:
-    return f" (did you mean '{matches[0]}'?)" if matches else ""

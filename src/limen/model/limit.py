@@ -7,12 +7,11 @@ and where a product would not, the Lua form works in steps that do.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
-from difflib import get_close_matches
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import cast
 from zlib import crc32
 
-from limen.errors import InvalidLimit, shown
+from limen.errors import InvalidLimit, did_you_mean, shown
 from limen.model import grammar
 from limen.model.grammar import AlgorithmName
 from limen.model.text import DIGEST_LENGTH, escaped
@@ -70,25 +69,25 @@ class Limit:
     name: str | None
     """Keeps the state apart from that of an equal limit: `"uploads"`."""
 
-    period_us: int
+    period_us: int = field(init=False)
     """The period in microseconds; 0 for a calendar period."""
-    capacity: int
+    capacity: int = field(init=False)
     """The most that can be asked for at once: the burst of a bucket, the quota of a window."""
-    interval_us: int
+    interval_us: int = field(init=False)
     """One unit drains from a bucket in `interval_us + interval_rem / quota` microseconds."""
-    interval_rem: int
-    fill_us: int
+    interval_rem: int = field(init=False)
+    fill_us: int = field(init=False)
     """A full bucket drains in `fill_us + fill_rem / quota` microseconds."""
-    fill_rem: int
-    tick_us: int
+    fill_rem: int = field(init=False)
+    tick_us: int = field(init=False)
     """What `sliding_counter` measures time in: 1, or the power of ten that keeps it exact."""
-    min_interval_us: int
-    max_delay_us: int
+    min_interval_us: int = field(init=False)
+    max_delay_us: int = field(init=False)
     """The longest a request may be told to wait; -1 where none waits: in all but leaky buckets."""
-    identity: str
+    identity: str = field(init=False)
     """What of this limit is part of the state's key: algorithm, period and name; no number."""
-    _text: str
-    _hash: int
+    _text: str = field(init=False)
+    _hash: int = field(init=False)
 
     def __init__(  # noqa: PLR0913  # each is a word of the grammar
         self,
@@ -147,35 +146,16 @@ class Limit:
 
     def share(self, instances: int) -> Limit:
         """Return what one of several instances may admit alone, rounded up."""
+        burst = None if self.burst is None else -(-self.burst // instances)
         try:
-            return Limit(
-                -(-self.quota // instances),
-                self.period,
-                algorithm=self.algorithm,
-                burst=None if self.burst is None else -(-self.burst // instances),
-                min_interval=self.min_interval,
-                count_denied=self.count_denied,
-                max_delay=self.max_delay,
-                from_first=self.from_first,
-                name=self.name,
-            )
+            return replace(self, quota=-(-self.quota // instances), burst=burst)
         except InvalidLimit:
             # Rounded up, a bucket that takes years to drain would take longer than can be counted.
             return self
 
     def named(self, name: str | None) -> Limit:
         """Return the same under another name, which keeps its state apart; None is no name."""
-        return Limit(
-            self.quota,
-            self.period,
-            algorithm=self.algorithm,
-            burst=self.burst,
-            min_interval=self.min_interval,
-            count_denied=self.count_denied,
-            max_delay=self.max_delay,
-            from_first=self.from_first,
-            name=name,
-        )
+        return replace(self, name=name)
 
     @classmethod
     def parse(cls, text: str) -> Limit:
@@ -316,9 +296,7 @@ def _algorithm(asked: str | None, *, calendar: bool, burst: int | None) -> Algor
             return "fixed_window"
         return "packed_window" if burst is None else "token_bucket"
     if not isinstance(asked, str) or asked not in _CODES:
-        close = get_close_matches(asked, _CODES, 1) if isinstance(asked, str) else []
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        known = ", ".join(_CODES)
+        hint, known = did_you_mean(asked, _CODES), ", ".join(_CODES)
         raise InvalidLimit(f"unknown algorithm {shown(asked)}{hint}; there are: {known}")
     return cast("AlgorithmName", asked)
 

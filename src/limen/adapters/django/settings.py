@@ -14,7 +14,7 @@ from limen.adapters.limit import RateLimit
 from limen.adapters.manner import Options, manner_of
 from limen.errors import ConfigurationError, LimenError, did_you_mean, shown
 from limen.http import AddressSettings, ClientAddresses
-from limen.limiter.settings import validate
+from limen.limiter.settings import LimiterSettings
 from limen.model import Concurrency, Limit, OnError
 
 Plain = str | Limit | Concurrency
@@ -241,7 +241,7 @@ def _of_limiter(name: str) -> Callable[[Any], Any]:
 
     def reader(value: object) -> object:
         values: Any = {**known, name: value}
-        validate("memory://", **values, observers=(), clock=None)
+        LimiterSettings("memory://", **values, observers=(), clock=None)
         return value
 
     return reader

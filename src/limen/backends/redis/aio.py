@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
-from limen import fork
+from msgspec import Struct
+
 from limen._internal.deadline import ActiveClock
-from limen.backends import Change, Correct, Fault, Prepared, Reset, Shard, Vitals
-from limen.backends.circuit_breaker import PASSING
-from limen.backends.redis import across, route, script
+from limen.backends import Change, Fault, Prepared, Vitals
+from limen.backends.redis import route, script
+from limen.backends.redis.aio_connection import AsyncRedisConnection
 from limen.backends.redis.aio_lane import Lane
-from limen.backends.redis.batch import Again, Packer, Request, greet
-from limen.backends.redis.protocol import NO_REPLY, fault_of, new_reader, pack_command
+from limen.backends.redis.batch import Again, Request
+from limen.backends.redis.flows import RedisFlows
+from limen.backends.redis.protocol import fault_of
 from limen.backends.sampled import SampledLog
 from limen.connect import Address, Opened, Target, open_stream
-from limen.model import Check, Reading, receipt_ids
+from limen.flow import Flow, run_async
+from limen.model import Reading
 
 T = TypeVar("T")
-_LOOK_S = 0.002
-_LEAST_REST_S = 0.05
 _RARELY_S = 3_600.0
-_CHUNK = 65_536
 
 
 class Home:
-    """What belongs to one loop: its clock, its lanes, and the tasks that nobody waits for."""
+    """The objects of one loop: its clock, its lanes, and the tasks in the background."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
@@ -36,114 +37,99 @@ class Home:
         self.lanes: dict[Address, Lane] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
 
+    def close(self) -> None:
+        """Close the lanes and cancel the tasks."""
+        for lane in self.lanes.values():
+            lane.close()
+        for task in self.tasks:
+            task.cancel()
 
-class AsyncRedisBackend:
+
+class LoopDeadline(Struct, gc=False):
+    """The time that one caller has, on the clock of its loop. Cheaper than a `Deadline`."""
+
+    home: Home
+    ends_s: float
+    is_fixed: bool = False
+
+    def left(self) -> float:
+        """Return the seconds left; zero or less when the deadline has passed."""
+        return self.ends_s - self.home.clock.tick()
+
+    def extend(self, seconds: float) -> None:
+        """Have at least so many seconds left."""
+        self.ends_s = max(self.ends_s, self.home.clock.now() + seconds)
+
+
+class AsyncRedisBackend(RedisFlows[Lane]):
     """Decides on Redis: one server, a primary that sentinels name, or a cluster. For asyncio."""
 
     def __init__(self, target: Target, namespace: str, deadline: float) -> None:
-        self._target = target
-        self._deadline = deadline
-        self._router = route.Router(target, deadline)
-        self._packer = Packer(namespace, clustered=self._router.clustered)
-        self._receipt_ids = receipt_ids()
-        self._log, self._rare_log = SampledLog(), SampledLog(_RARELY_S)
-        self.lost_refunds: int = 0
-        """How many reservations could not be given back, and stay charged for their period."""
-        self._homes: dict[asyncio.AbstractEventLoop, Home] = {}
-        self._last_home: Home | None = None
-        fork.watch(self)
+        self._rare_log = SampledLog(_RARELY_S)
+        super().__init__(target, namespace, deadline)
 
     def after_fork(self) -> None:
-        """Leave the other process its connections, and begin with none."""
-        self._homes = {}
-        self._last_home = None
-        self._receipt_ids = receipt_ids()
-        self._router.begin()
-
-    def prepare(self, checks: tuple[Check, ...], charge: bool = True, holder: str = "") -> Prepared:
-        """Encode checks for the script."""
-        return self._packer.prepare(checks, charge, holder)
+        """Start without connections: those of the parent process stay there."""
+        super().after_fork()
+        self._homes: dict[asyncio.AbstractEventLoop, Home] = {}
+        self._last_home: Home | None = None
 
     async def run(
         self, prepared: Prepared, within: float | None = None
     ) -> tuple[Reading, ...] | Fault:
         """Decide the checks together, all or nothing; return a reading for each, or a fault."""
         home = self._home()
-        ends, strict = home.clock.now() + (within or self._deadline), within is not None
-        if prepared.request is not None:
-            reply = await self._ask(home, prepared.request, ends, strict=strict)
-            return reply if isinstance(reply, Fault) else script.readings(reply)
-        steps = across.decide(self._packer, prepared, f"{next(self._receipt_ids):016x}")
-        return await self._drive(home, steps, ends, strict=strict)
+        ends_s = home.clock.now() + (within or self._deadline)
+        deadline = LoopDeadline(home, ends_s, within is not None)
+        if prepared.request is None:
+            return await run_async(self._across(prepared, deadline))
+        reply = await self._call(prepared.request, deadline)
+        return reply if isinstance(reply, Fault) else script.readings(reply)
 
     async def change(self, change: Change) -> bool | Fault:
         """Carry out a change; return whether there was anything to change, or why not."""
-        home = self._home()
-        ends = home.clock.now() + self._deadline
-        if isinstance(change, Correct | Reset):
-            return await self._drive(home, across.change(self._packer, change), ends)
-        reply = await self._ask(home, self._packer.change(change), ends)
-        return reply if isinstance(reply, Fault) else bool(reply[1])
+        return await run_async(self._changed(change))
 
     async def ping(self) -> Fault | None:
-        """Connect to every server there is, and let the script write there; return why not."""
-        try:
-            if self._router.clustered:
-                await self._learn_shape(self._home())
-        except Exception as error:
-            return fault_of(error, self._target.shown)
-        home = self._home()
-        for address in self._router.servers():
-            fault = await self._probe(home, address, (self._router.patient_s,), charge=False)
-            if fault is not None:
-                return fault
-            breaker = self._router.breaker(address)
-            if breaker.is_open and not await self._probe(home, address, (breaker.slow_s,)):
-                breaker.close()
-        return None
-
-    def shards(self) -> tuple[Shard, ...]:
-        """Return how each server is doing."""
-        return self._router.shards()
+        """Connect to every server, and let the script write there; return why not."""
+        return await run_async(self._reached())
 
     async def vitals(self) -> dict[str, Vitals]:
         """Return what each server that answers says of itself."""
-        found: dict[str, Vitals] = {}
+        vitals: dict[str, Vitals] = {}
         for address in self._router.servers():
             try:
-                asked = address
+                server = address
                 if self._target.kind == "sentinel":
-                    asked = await self._named_primary()
-                vitals = await self._vitals_of(asked)
+                    server = await run_async(self._named_primary())
+                vitals[self._router.where(address)] = await self._vitals_of(server)
             except Exception as error:
-                # Nothing hangs on it; whether the server is well, decisions find out.
+                # Nothing depends on it; whether the server is well, decisions find out.
                 fault = fault_of(error, self._router.where(address))
                 self._rare_log.warn("vitals", f"its memory and load are not known: {fault}")
-                continue
-            found[self._router.where(address)] = vitals
-        return found
+        return vitals
 
     async def _vitals_of(self, address: Address) -> Vitals:
         seconds = self._router.connect_s
-        opened = await open_stream(self._target, address, seconds)
+        connection = await self._connect(address)
         try:
             start = time.perf_counter()
-            await _ask_once(opened, ("PING",), seconds)
+            await connection.ask("PING", seconds=seconds)
             ping_s = time.perf_counter() - start
-            return route.vitals_of(await _ask_once(opened, ("INFO",), seconds), ping_s)
+            return route.vitals_of(await connection.ask("INFO", seconds=seconds), ping_s)
         finally:
-            opened[1].close()
+            connection.close()
 
     async def close(self) -> None:
-        """Let go of every connection, of other loops too."""
+        """Close all connections, those of other loops too."""
         here = asyncio.get_running_loop()
         for loop, home in list(self._homes.items()):
             if loop is here:
-                _close(home)
+                home.close()
                 # The loop closes sockets at its next turn; without one they would be left open.
                 await asyncio.sleep(0)
             elif not loop.is_closed():
-                loop.call_soon_threadsafe(_close, home)
+                loop.call_soon_threadsafe(home.close)
         self.after_fork()
 
     def _home(self) -> Home:
@@ -158,276 +144,108 @@ class AsyncRedisBackend:
             self._last_home = home
         return home
 
-    def _first_ends(self, home: Home, address: Address | None, ends: float) -> float:
-        """Return the end of the wait for a first connection, if that is later than `ends`."""
-        return max(ends, home.clock.now() + self._router.first_s(address, time.monotonic()))
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
 
-    async def _ask(
-        self,
-        home: Home,
-        request: Request,
-        ends: float,
-        *,
-        insist: bool = False,
-        strict: bool = False,
-    ) -> bytes | Fault:
-        """Have a request carried out. A `strict` end is not extended for a first connection."""
-        tries, again = 0, Again()
-        while tries < route.MAX_TRIES:
-            if self._router.moves:
-                await self._know_shape(home, ends, strict=strict)
-            address = self._router.address(request)
-            if address is None:
-                return self._router.nobody_owns(request)
-            lane = home.lanes.get(address) or self._lane_to(home, address)
-            breaker, tries_it = lane.breaker, False
-            if breaker.is_open and not insist:
-                refusal = self._refusal(home, lane)
-                if refusal is not None:
-                    # Who asks without end would otherwise hold up the loop, and with it the one
-                    # who finds out that the server is back.
-                    await asyncio.sleep(0)
-                    return refusal
-                tries_it = True
-            if address not in self._router.connected and not strict:
-                ends = self._first_ends(home, address, ends)
-            answer = await lane.ask(request, ends)
-            if isinstance(answer, bytes):
-                if tries_it:
-                    breaker.close()
-                return answer
-            if isinstance(answer, Again):
-                again = answer
-                tries += self._router.weight(again)
-                if again.pause_s:
-                    await asyncio.sleep(min(again.pause_s, max(ends - home.clock.now(), 0)))
-                request = self._router.follow(request, again, lane.address)
-                if home.clock.now() >= ends:
-                    break
-            else:
-                self._router.suspect(answer)
-                return answer
-        return self._router.no_end(again)
+    def _deadline_in(self, seconds: float) -> LoopDeadline:
+        home = self._home()
+        return LoopDeadline(home, home.clock.now() + seconds)
 
-    async def _drive(
-        self,
-        home: Home,
-        steps: Generator[across.Step, Sequence[bytes | Fault], T],
-        ends: float,
-        *,
-        strict: bool = False,
-    ) -> T:
-        try:
-            step = next(steps)
-            while True:
-                later = home.clock.now() + self._deadline
-                if later >= ends + self._deadline and not strict:
-                    # The step before had to wait for a first connection, and was carried out.
-                    ends = later
-                if step.behind:
-                    self._leave_behind(home, self._carry_out(home, step, later))
-                    step = steps.send(())
-                    continue
-                carried_out = self._carry_out(home, step, ends, strict=strict)
-                if step.undoes:
-                    # Whoever cancels the caller has not thereby given anything back.
-                    undo = self._leave_behind(home, carried_out)
-                    step = steps.send(await asyncio.shield(undo))
-                else:
-                    step = steps.send(await carried_out)
-        except StopIteration as done:
-            result: T = done.value
-            return result
+    _run = staticmethod(run_async)
 
-    async def _carry_out(
-        self, home: Home, step: across.Step, ends: float, *, strict: bool = False
-    ) -> list[bytes | Fault]:
-        refusal = self._foreseen(home, step) if step.reserves else None
-        if refusal is not None:
-            return [refusal] * len(step.requests)
-        asked = [self._ask(home, request, ends, strict=strict) for request in step.requests]
-        replies = list(await asyncio.gather(*asked))
-        lost = step.lost(replies)
-        if lost:
-            self.lost_refunds += len(lost)
-            self._log.warn("lost", f"{len(lost)} charges were not given back: {lost[0]}")
-        return replies
-
-    def _foreseen(self, home: Home, step: across.Step) -> Fault | None:
-        """Return the fault of a server that is left alone: nobody else is to be charged then."""
-        for request in step.requests:
-            address = self._router.address(request)
-            lane = None if address is None else home.lanes.get(address)
-            if lane is not None and lane.breaker.is_open:
-                return self._refusal(home, lane)
-        return None
-
-    def _leave_behind(self, home: Home, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = home.loop.create_task(work)
+    def _start(self, flow: Flow[T]) -> asyncio.Task[T]:
+        home = self._home()
+        task = home.loop.create_task(run_async(flow))
         home.tasks.add(task)
         task.add_done_callback(home.tasks.discard)
         return task
 
-    async def _know_shape(self, home: Home, ends: float, *, strict: bool) -> None:
-        """Have the cluster's shape looked up, if it is time to; wait only if it was never known."""
-        if self._router.should_refresh(home.loop.time()):
-            self._leave_behind(home, self._refresh_behind(home))
-        if self._router.is_unknown_yet and not strict:
-            ends = self._first_ends(home, None, ends)
-        # Not an event: it may be another loop that is looking it up.
-        while self._router.is_unknown_yet and home.clock.tick() < ends:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_S)
+    def _finish(self, flow: Flow[T]) -> Awaitable[T]:
+        return asyncio.shield(self._start(flow))
 
-    def _lane_to(self, home: Home, address: Address) -> Lane:
+    def _rest(self, seconds: float, closed: threading.Event) -> Awaitable[None]:
+        return asyncio.sleep(seconds)  # `close` cancels the task
+
+    async def _connect(self, address: Address, *, sentinel: bool = False) -> AsyncRedisConnection:
+        seconds = self._router.connect_s
+        return AsyncRedisConnection(
+            await open_stream(self._target, address, seconds, sentinel=sentinel)
+        )
+
+    async def _call(
+        self, request: Request, deadline: LoopDeadline, *, insist: bool = False
+    ) -> bytes | Fault:
+        router, home = self._router, deadline.home
+        tries, again = 0, Again()
+        while tries < route.MAX_TRIES:
+            if router.moves:
+                self._refresh_if_due()
+                if router.is_unknown_yet:
+                    await run_async(self._wait_for_shape(deadline))
+            address = router.address(request)
+            if address is None:
+                return router.nobody_owns(request)
+            lane = home.lanes.get(address) or self._server_at(address)
+            is_probe = lane.breaker.is_open and not insist
+            if is_probe and (refusal := self._refusal(lane)) is not None:
+                # A caller that asks in an endless loop must not keep this loop from the task that
+                # probes the server.
+                await asyncio.sleep(0)
+                return refusal
+            if address not in router.connected:
+                self._extend_at_first(address, deadline)
+            answer = await lane.ask(request, deadline.ends_s)
+            if isinstance(answer, bytes):
+                if is_probe:
+                    lane.breaker.close()
+                return answer
+            if isinstance(answer, Fault):
+                router.suspect(answer)
+                return answer
+            again = answer
+            tries += router.weight(again)
+            if again.pause_s:
+                await asyncio.sleep(min(again.pause_s, max(deadline.left(), 0)))
+            request = router.follow(request, again, lane.address)
+            if deadline.left() <= 0:
+                break
+        return router.no_end(again)
+
+    async def _call_all(
+        self, requests: Sequence[Request], deadline: LoopDeadline, *, all_or_none: bool
+    ) -> list[bytes | Fault]:
+        return await asyncio.gather(*[self._call(request, deadline) for request in requests])
+
+    def _server_at(self, address: Address) -> Lane:
+        home = self._home()
         lane = home.lanes.get(address)
         if lane is None:
             lane = home.lanes[address] = Lane(
                 home.loop,
-                lambda: self._open(address),
+                lambda: self._open_stream(address),
                 address,
                 self._router.where(address),
                 self._deadline,
                 home.clock,
                 self._router.breaker(address),
-                lambda opened: self._tend(home, opened),
+                self._tend,
             )
         return lane
 
-    def _refusal(self, home: Home, lane: Lane) -> Fault | None:
-        """Return what is told to who would ask a server that is left alone; None lets it try."""
-        breaker, now = lane.breaker, home.loop.time()
-        self._tend(home, lane)
-        self._router.suspect(breaker.refusal)
-        return None if breaker.may_try(now) else breaker.refusal
+    async def _open_stream(self, address: Address) -> Opened:
+        connection: AsyncRedisConnection = await run_async(self._open(address))
+        return connection.opened
 
-    def _tend(self, home: Home, lane: Lane) -> None:
-        """See to it that a server which is left alone is asked again, when it answers."""
-        number = lane.breaker.should_tend(home.loop.time())
-        if number:
-            self._leave_behind(home, self._tend_behind(home, lane, number))
+    def _is_known(self, server: Lane) -> bool:
+        return self._home().lanes.get(server.address) is server
 
-    async def _tend_behind(self, home: Home, lane: Lane, number: int) -> None:
-        breaker, took_s, now = lane.breaker, 0.0, home.loop.time
-        try:
-            while home.lanes.get(lane.address) is lane and (rest := breaker.rest(now(), number)):
-                await asyncio.sleep(max(rest - took_s, _LEAST_REST_S))
-                start = now()
-                # Once to connect, for which no caller has the time, and once as a caller would.
-                patience_s = (self._router.patient_s, breaker.slow_s)
-                fault = await self._probe(home, lane.address, patience_s)
-                if fault is None or fault.kind in PASSING:
-                    breaker.close()
-                    where = self._router.where(lane.address)
-                    self._log.warn(f"back {where}", f"{where}: it answers again")
-                elif self._router.should_refresh(now()):
-                    self._leave_behind(home, self._refresh_behind(home))
-                took_s = now() - start
-        except BaseException:
-            breaker.abandon(now(), number)
-            raise
+    def _renew_connections(self) -> None:
+        for home in list(self._homes.values()):
+            for lane in list(home.lanes.values()):
+                lane.renew()
 
-    async def _probe(
-        self, home: Home, address: Address, patience_s: Sequence[float], *, charge: bool = True
-    ) -> Fault | None:
-        """Have something decided, once for each of these patiences; return why it was not."""
-        request = self._router.probe(self._packer, address, charge=charge)
-        if request is None:
-            return self._router.owns_nothing(address)
-        for seconds in patience_s:
-            answer = await self._ask(home, request, home.clock.now() + seconds, insist=True)
-            if isinstance(answer, Fault):
-                return answer
-        return None
-
-    async def _refresh_behind(self, home: Home) -> None:
-        trouble = None
-        try:
-            await self._learn_shape(home)
-        except Exception as error:
-            trouble = fault_of(error, self._target.shown)
-        finally:
-            self._router.refreshed(home.loop.time(), trouble)
-
-    async def _learn_shape(self, home: Home) -> None:
-        if not self._router.clustered:
-            if await self._named_primary() != self._router.primary:
-                for each in list(self._homes.values()):
-                    for lane in list(each.lanes.values()):
-                        lane.renew()
-            return
-        self._router.learn(await self._find(route.find_owners(self._router.candidates())))
-        for gone in set(home.lanes) - set(self._router.nodes()):
-            if home.lanes[gone].is_idle:
-                home.lanes.pop(gone).close()
-
-    async def _find(
-        self, finder: Generator[route.Question, object, T], *, sentinel: bool = False
-    ) -> T:
-        try:
-            address, command = next(finder)
-            while True:
-                address, command = finder.send(await self._ask_about(address, command, sentinel))
-        except StopIteration as done:
-            found: T = done.value
-            return found
-
-    async def _named_primary(self) -> Address:
-        finder = route.find_primary(self._target.addresses, self._target.service)
-        return await self._find(finder, sentinel=True)
-
-    async def _ask_about(
-        self, address: Address, command: tuple[str, ...], sentinel: bool
-    ) -> object:
-        seconds = self._router.connect_s
-        try:
-            opened = await open_stream(self._target, address, seconds, sentinel=sentinel)
-            try:
-                return await _ask_once(opened, command, seconds)
-            finally:
-                opened[1].close()
-        except Exception as error:
-            return error
-
-    async def _open(self, address: Address) -> Opened:
-        """Return a connection to a server that knows the script."""
-        target = self._target
-        if target.kind == "sentinel":
-            address = await self._named_primary()
-        opened = await open_stream(target, address, self._router.connect_s)
-        try:
-            greeting = greet(
-                must_lead=target.kind == "sentinel", is_new=self._router.is_new(address)
-            )
-            command = next(greeting)
-            while True:
-                reply = await _ask_once(opened, command, self._router.connect_s)
-                command = greeting.send(reply)
-        except StopIteration as done:
-            self._router.met(address)
-            if done.value:
-                self._log.warn("greeting", f"{self._router.where(address)}: {done.value}")
-            return opened
-        except BaseException:
-            opened[1].close()
-            raise
-
-
-async def _ask_once(opened: Opened, command: tuple[str, ...], seconds: float) -> object:
-    """Send one command on a stream that nobody else uses, and return its reply."""
-    stream, writer = opened
-    reader = new_reader()
-    async with asyncio.timeout(seconds):
-        writer.write(pack_command(command))
-        while (reply := reader.gets()) is NO_REPLY:
-            data = await stream.read(_CHUNK)
-            if not data:
-                raise ConnectionError("the server closed the connection")
-            reader.feed(data)
-    return reply
-
-
-def _close(home: Home) -> None:
-    for lane in home.lanes.values():
-        lane.close()
-    for task in home.tasks:
-        task.cancel()
+    def _forget_all_but(self, nodes: set[Address]) -> None:
+        lanes = self._home().lanes
+        for address in set(lanes) - nodes:
+            if lanes[address].is_idle:
+                lanes.pop(address).close()

@@ -7,17 +7,18 @@ cluster, one for each slot, because a script may not touch two. Each request get
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from redis.crc import key_slot
 
 from limen.backends import Change, Fault, Prepared
 from limen.backends.redis import script
 from limen.backends.redis.protocol import ServerError, fault_of, pack_command
 from limen.connect import Address
+from limen.flow import Flow
 from limen.keys import redis_key
 from limen.model import Check
 
@@ -59,15 +60,7 @@ class Again(Struct, frozen=True):
         if self.in_full:
             address, asking = request.address, request.asking
         in_full = self.in_full or (request.in_full and address is not None)
-        return Request(
-            request.keys,
-            request.packed,
-            request.answer_bytes,
-            request.slot,
-            address,
-            asking,
-            in_full,
-        )
+        return structs.replace(request, address=address, asking=asking, in_full=in_full)
 
 
 Answer = bytes | Fault | Again
@@ -123,10 +116,7 @@ class Call(Struct, Generic[Waiter]):
 
 def calls_of(waiters: Sequence[Waiter]) -> list[Call[Waiter]]:
     """Put those who can share a call into one."""
-    first = waiters[0].request
-    if len(waiters) == 1:
-        return [Call([waiters[0]], first.asking, len(first.keys))]
-    slot, keys = first.slot, 0
+    slot, keys = waiters[0].request.slot, 0
     for waiter in waiters:
         request = waiter.request
         if request.slot != slot or request.asking or request.in_full:
@@ -150,23 +140,23 @@ def calls_of(waiters: Sequence[Waiter]) -> list[Call[Waiter]]:
     return calls
 
 
-def greet(*, must_lead: bool, is_new: bool) -> Generator[tuple[str, ...], object, str]:
-    """Get a server ready that was just connected to: yield commands, be sent the replies.
+def greet(ask: Callable[..., Any], *, must_lead: bool, is_new: bool) -> Flow[str]:
+    """Prepare a server after connecting to it; `ask` sends a command. See `limen.flow`.
 
     It is given the script, if it does not have it. A server that forbids that is left alone: the
     script then goes along with the first call. With `must_lead`, a replica is refused: a sentinel
     may not know yet that it is one. Of one that `is_new`, return what to warn of; it may be empty.
     """
     if must_lead:
-        role = yield ("ROLE",)
+        role = yield ask("ROLE")
         if isinstance(role, list) and role[0] != b"master":
             raise ServerError("READONLY it is not the primary any more")
-    reply = yield "SCRIPT", "EXISTS", _sha()
+    reply = yield ask("SCRIPT", "EXISTS", _sha())
     if isinstance(reply, list) and not reply[0]:
-        reply = yield "SCRIPT", "LOAD", script.text()
+        reply = yield ask("SCRIPT", "LOAD", script.text())
     if isinstance(reply, ServerError) and not str(reply).startswith("NOPERM"):
         raise reply
-    return _warning((yield "INFO", "memory")) if is_new else ""
+    return _warning((yield ask("INFO", "memory"))) if is_new else ""
 
 
 def _warning(info: object) -> str:

@@ -7,24 +7,17 @@ tag, so in a cluster too there is one owner, and a redirection tells who.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from limen.backends.redis.protocol import (
-    NO_REPLY,
-    ServerError,
-    fault_of,
-    new_reader,
-    pack_command,
-)
+from limen.backends.redis.aio_connection import AsyncRedisConnection, Words
+from limen.backends.redis.protocol import ServerError, fault_of
 from limen.backends.redis.route import find_primary
-from limen.connect import Address, Opened, Target, open_stream
+from limen.connect import Address, Target, open_stream
 from limen.errors import StoreError
+from limen.flow import run_async
 
-Words = tuple[str | bytes, ...]
-
-_CHUNK = 65_536
 _MAX_MOVES = 3
 
 
@@ -34,8 +27,7 @@ class Link:
     def __init__(self, target: Target, patience: float = 1.0) -> None:
         self._target = target
         self._patience = patience
-        self._opened: Opened | None = None
-        self._reader = new_reader()
+        self._connection: AsyncRedisConnection | None = None
         self._owner: Address | None = None
         self._asked: Address = ("", 0)
         self._failures = 0
@@ -70,8 +62,8 @@ class Link:
         """Send a command whose reply is read by `receive`."""
         with self._in_plain_words():
             async with asyncio.timeout(self._patience):
-                opened = await self._connected()
-            opened[1].write(pack_command(words))
+                connection = await self._connected()
+            connection.send(words)
 
     async def receive(self, patience: float) -> Any:
         """Return what comes next; None when nothing came in time.
@@ -79,10 +71,10 @@ class Link:
         Raises `StoreError` when the line is cut, and for an error.
         """
         with self._in_plain_words():
-            opened = await self._connected()
+            connection = await self._connected()
             try:
                 async with asyncio.timeout(patience):
-                    reply = await self._next(opened)
+                    reply = await connection.receive()
             except TimeoutError:
                 return None
             if isinstance(reply, ServerError):
@@ -109,7 +101,7 @@ class Link:
 
     async def _exchange_anew(self, commands: tuple[Words, ...]) -> list[Any]:
         """Exchange; once more, on a new connection, if the one we had was cut meanwhile."""
-        was_open = self._opened is not None
+        was_open = self._connection is not None
         try:
             return await self._exchange(commands)
         except ConnectionError:
@@ -120,72 +112,61 @@ class Link:
 
     async def _exchange(self, commands: tuple[Words, ...]) -> list[Any]:
         async with asyncio.timeout(self._patience):
-            opened = await self._connected()
-            opened[1].write(b"".join(map(pack_command, commands)))
-            return [await self._next(opened) for _ in commands]
+            connection = await self._connected()
+            connection.send(*commands)
+            return [await connection.receive() for _ in commands]
 
-    async def _next(self, opened: Opened) -> Any:
-        while (reply := self._reader.gets()) is NO_REPLY:
-            data = await opened[0].read(_CHUNK)
-            if not data:
-                raise ConnectionError("the server closed the connection")
-            self._reader.feed(data)
-        return reply
+    async def _connected(self) -> AsyncRedisConnection:
+        if self._connection is None:
+            self._connection = await self._connect()
+        return self._connection
 
-    async def _connected(self) -> Opened:
-        if self._opened is None:
-            address = self._owner or await self._find()
-            self._opened = await open_stream(self._target, address, self._patience)
-            self._reader, self._asked = new_reader(), address
-        return self._opened
+    async def _connect(self) -> AsyncRedisConnection:
+        """Open a connection to the owner of the keys; if it is not known, to any server."""
+        failure: Exception = ConnectionError("no address")
+        for address in (self._owner,) if self._owner else await self._candidates():
+            try:
+                connection = await self._open(address)
+            except Exception as error:  # another node may know better
+                failure = error
+            else:
+                self._asked = address
+                return connection
+        raise failure
 
-    async def _find(self) -> Address:
+    async def _candidates(self) -> Sequence[Address]:
         target = self._target
         if target.kind == "sentinel":
-            return await self._ask(find_primary(target.addresses, target.service))
-        last: Exception | None = None
+            ask = self._ask_sentinel
+            return [await run_async(find_primary(ask, target.addresses, target.service))]
         # Another one first after each failure: one that hangs would take all the time there is.
         first = self._failures % len(target.addresses)
-        for address in target.addresses[first:] + target.addresses[:first]:
-            try:
-                opened = await open_stream(target, address, self._patience)
-            except Exception as error:  # another node may know better
-                last = error
-                continue
-            opened[1].close()
-            return address
-        raise last or ConnectionError("no address")
+        return target.addresses[first:] + target.addresses[:first]
 
-    async def _ask(self, finder: Generator[Any, object, Address]) -> Address:
-        question = next(finder)
-        while True:
-            address, command = question
-            said: object
-            try:
-                # A part of our patience, so that one that hangs leaves time for another.
-                async with asyncio.timeout(self._patience / 3):
-                    said = await self._ask_one(address, command)
-            except Exception as error:  # another one may know
-                said = error
-            try:
-                question = finder.send(said)
-            except StopIteration as found:
-                primary: Address = found.value
-                return primary
+    async def _open(self, address: Address, *, sentinel: bool = False) -> AsyncRedisConnection:
+        patience = self._patience
+        return AsyncRedisConnection(
+            await open_stream(self._target, address, patience, sentinel=sentinel)
+        )
 
-    async def _ask_one(self, address: Address, command: Words) -> Any:
-        opened = await open_stream(self._target, address, self._patience, sentinel=True)
+    async def _ask_sentinel(self, address: Address, *command: str) -> object:
+        """Return the reply of a sentinel, or an error."""
+        # A part of our patience, so that one that hangs leaves time for another.
+        patience = self._patience / 3
         try:
-            opened[1].write(pack_command(command))
-            self._reader = new_reader()
-            return await self._next(opened)
-        finally:
-            opened[1].close()
+            async with asyncio.timeout(patience):
+                connection = await self._open(address, sentinel=True)
+                try:
+                    return await connection.ask(*command, seconds=patience)
+                finally:
+                    connection.close()
+        except Exception as error:  # another one may know
+            return error
 
     def _drop(self) -> None:
-        if self._opened is not None:
-            self._opened[1].close()
-            self._opened = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 def _moved(reply: object) -> Address | None:

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import hiredis
-from hiredis import Reader
 from redis.exceptions import (
     BusyLoadingError,
     InvalidResponse,
-    RedisClusterException,
     RedisError,
     ResponseError,
 )
@@ -20,18 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from limen.backends import Fault, FaultKind
 from limen.connect import UnreadableFile
 
-__all__ = [
-    "NO_REPLY",
-    "Reader",
-    "ServerError",
-    "Unfound",
-    "fault_of",
-    "late",
-    "new_reader",
-    "pack_command",
-    "tls_advice",
-]
-
+Reader = hiredis.Reader
 NO_REPLY = object()
 """What a reader gives while a reply is not complete."""
 
@@ -60,22 +47,14 @@ _KINDS: dict[str, FaultKind] = {
     "ACL failure": "rights",
     "The user executing the script can't": "rights",
 }
-_CLASSES: dict[str, FaultKind] = {
-    "AuthenticationError": "rights",
-    "AuthorizationError": "rights",
-    "ExternalAuthProviderError": "rights",
-    "NoPermissionError": "rights",
-    "AuthenticationWrongNumberOfArgsError": "rights",
-    "MasterDownError": "loading",
-    "ReadOnlyError": "readonly",
-    "OutOfMemoryError": "memory",
-    "ClusterError": "cluster",
-    "ClusterCrossSlotError": "cluster",
-    "TryAgainError": "cluster",
-    "AskError": "cluster",
+_RIGHTS = {
+    "AuthenticationError",
+    "AuthenticationWrongNumberOfArgsError",
+    "AuthorizationError",
+    "ExternalAuthProviderError",
+    "NoPermissionError",
 }
-"""What redis-py makes of errors that have a code, and then drops it. By name: not every version of
-it has all of these. The first that fits."""
+"""Classes of redis-py for a login that failed. By name: not every version has all of these."""
 _ADVICE: dict[FaultKind, str] = {
     "rights": "check user, password and ACL; `limen doctor URL` prints the line that is needed",
     "loading": "the server is reading its data; it comes back by itself",
@@ -175,9 +154,8 @@ def _kind(error: BaseException | str) -> FaultKind:
         return next((kind for code, kind in _KINDS.items() if code in text), "script")
     if isinstance(error, RedisError):
         names = {each.__name__ for each in type(error).__mro__}
-        known = [kind for name, kind in _CLASSES.items() if name in names]
-        if known:
-            return known[0]
+        if names & _RIGHTS:
+            return "rights"
     if isinstance(error, ResponseError):
         return _kind(str(error))  # as the server said it
     if isinstance(error, BusyLoadingError):
@@ -188,9 +166,6 @@ def _kind(error: BaseException | str) -> FaultKind:
         return "protocol"
     if isinstance(error, RedisConnectionError | OSError | EOFError):
         return "tls" if _is_tls(error) else "connection"
-    if isinstance(error, RedisClusterException):
-        # Not a RedisError, as one would think.
-        return "cluster"
     return "script" if isinstance(error, RedisError) else "internal"
 
 

@@ -1,11 +1,12 @@
 """Where a request goes: who owns its slot, and who is the primary now. Pure: no I/O.
 
-The finders are generators: they yield whom to ask what, and are sent the reply or the error.
+The finders are flows, see `limen.flow`: they call `ask` with an address and a command, and it gives
+the reply or the error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Any
 
@@ -17,6 +18,7 @@ from limen.backends.redis.batch import Again, Packer, Request
 from limen.backends.redis.protocol import Unfound, fault_of, tls_advice
 from limen.chance import CHANCE
 from limen.connect import Address, Target, show_address
+from limen.flow import Flow
 from limen.model import Check, Limit
 
 SLOTS = 16_384
@@ -37,8 +39,6 @@ _PROBE = Limit(1_000_000, 1, algorithm="fixed_window")
 _PROBES = 100_000
 """Among how many keys to look for one that a node owns. It may own a single slot of 16,384."""
 _RESHAPING = ("connection", "timeout", "cluster", "loading", "readonly")
-Question = tuple[Address, tuple[str, ...]]
-"""Whom to ask, and the command."""
 
 
 class Router:
@@ -91,10 +91,6 @@ class Router:
             return self.target.addresses[0]
         return request.address or self._owners[request.slot]
 
-    def nodes(self) -> list[Address]:
-        """Return every node that owns something."""
-        return list(self._nodes)
-
     def breaker(self, address: Address) -> CircuitBreaker:
         """Return the breaker of a server."""
         found = self._breakers.get(address)
@@ -138,7 +134,7 @@ class Router:
 
     def servers(self) -> list[Address]:
         """Return whom decisions are asked of."""
-        return self.nodes() if self.clustered else [self.target.addresses[0]]
+        return list(self._nodes) if self.clustered else [self.target.addresses[0]]
 
     def probe(self, packer: Packer, address: Address, *, charge: bool) -> Request | None:
         """Return a request that shows whether a server decides; None if it has nothing to decide.
@@ -169,7 +165,7 @@ class Router:
         In another order each time: one that is cut off from the others knows an old shape. Who is
         left alone comes last: it may let the question wait for as long as it can.
         """
-        nodes, named = self.nodes(), list(self.target.addresses)
+        nodes, named = list(self._nodes), list(self.target.addresses)
         CHANCE.shuffle(nodes)
         CHANCE.shuffle(named)
         return sorted([*nodes, *named], key=self._is_left_alone)
@@ -258,12 +254,12 @@ class Router:
 
 
 def find_owners(
-    addresses: Iterable[Address],
-) -> Generator[Question, object, list[Address | None]]:
+    ask: Callable[..., Any], addresses: Iterable[Address]
+) -> Flow[list[Address | None]]:
     """Ask one node after the other who owns what, until one knows."""
     said: object = "there is none"
     for address in dict.fromkeys(addresses):
-        said = yield address, ("CLUSTER", "SLOTS")
+        said = yield ask(address, "CLUSTER", "SLOTS")
         if isinstance(said, list):
             owners = _owners(said, address)
             if any(owners):
@@ -295,15 +291,15 @@ def vitals_of(info: object, ping_s: float) -> Vitals:
 
 
 def find_primary(
-    sentinels: Iterable[Address], service: str
-) -> Generator[Question, object, Address]:
+    ask: Callable[..., Any], sentinels: Iterable[Address], service: str
+) -> Flow[Address]:
     """Ask one sentinel after the other for the primary, until one knows."""
     said: object = "there is none"
     # In another order each time: one that is cut off from the others may name an old one.
     shuffled = list(sentinels)
     CHANCE.shuffle(shuffled)
     for address in shuffled:
-        said = yield address, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
+        said = yield ask(address, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
         if isinstance(said, list) and len(said) == 2:
             return _text(said[0]), int(said[1])
     if said is None:

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
 from struct import Struct
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from limen.backends import Change, Correct, Release, Renew, Reset
-from limen.keys import marker_key, redis_key, redis_keys
+from limen.keys import marker_key, redis_key
 from limen.model import Check, Concurrency, Limit, Reading
 
 _CODES = {
@@ -39,24 +39,14 @@ _FILES = {
 _DECIDE, _PEEK, _CORRECT, _RENEW, _RELEASE, _RESET = range(1, 7)
 _ENFORCE, _COUNT_DENIED, _CALENDAR_DAY, _FROM_FIRST, _SLOTS = 1, 2, 4, 8, 16
 
-_SERVER_TIME = """\
+SERVER_TIME = """\
 local REQUESTS = #ARGV
 local time = redis.call("TIME")
 local now_us = time[1] * 1000000 + time[2]
 local TTL_MARGIN_MS = 1
 """
-_TEST_TIME = """\
-local REQUESTS = #ARGV - 1
-local now_us = tonumber(ARGV[#ARGV])
-local TTL_MARGIN_MS = 3600000
-"""
-_REPLIED = "  -- Here tests number the replies.\n"
-_NUMBER = """\
-  local number = struct.pack(">i8i8", now_us, redis.call("INCR", KEYS[#KEYS]))
-  if type(reply) == "table" then reply[3] = number else reply = reply .. number end
-"""
+_AT_REPLY = "  -- Here tests number the replies.\n"
 
-TestForm = Literal["time", "sequence"]
 Packed = tuple[list[str], bytes]
 """The keys of a request, and the request itself."""
 Reply = bytes | list[Any]
@@ -67,33 +57,26 @@ anything was changed. A fault is a list, and its second item the server's messag
 """
 
 _READING = Struct(">?Iqqqq")
-_NUMBERED = Struct(">qq")
 CHANGE_BYTES = 2
 """How long an answer to a change is."""
 
 
 @cache
-def text(*, test: TestForm | None = None) -> str:
+def text(header: str = SERVER_TIME, at_reply: str = "") -> str:
     """Return the script.
 
     It replies with a list, of one item for each request; but to a request that comes alone without
     a list around it, which saves the server a sixth of its time.
 
-    Two forms are for tests. In `"time"`, the last argument is the time in microseconds, instead of
-    the server's own, and keys live an hour longer, so that the server's clock has no say at all. In
-    `"sequence"`, the last key is a counter, and each reply ends with the time it was made at and
-    its number in the order of all: see `split_number`.
+    Tests have a `header` that takes the time from an argument, and Lua to change `reply` with.
     """
-    header = _TEST_TIME if test == "time" else _SERVER_TIME
     prelude, shared = _inlined(header + _lua("limen.algorithms", "prelude"), {})
     algorithms = "".join(
         f"if code == {code} then\n{_algorithm(names, shared)}end\n"
         for code, names in _FILES.items()
     )
     rare, _ = _inlined(_lua("limen.backends.redis", "rare"), shared)
-    driver = _lua("limen.backends.redis", "driver")
-    if test == "sequence":
-        driver = driver.replace(_REPLIED, _NUMBER)
+    driver = _lua("limen.backends.redis", "driver").replace(_AT_REPLY, at_reply)
     driver, _ = _inlined(driver, shared)
     return (
         f"{prelude}\nlocal function algorithm_of(code)\n{algorithms}end\n\n"
@@ -135,7 +118,8 @@ def pack_checks(namespace: str, checks: Sequence[Check], charge: bool, holder: s
         head = b"\1\1" if charge else b"\2\1"
         packed = head + _limit(check.limit, check.enforce) + check.cost.to_bytes(4)
         return [redis_key(namespace, check)], packed
-    return redis_keys(namespace, checks), _request(_DECIDE if charge else _PEEK, checks, holder)
+    keys = [redis_key(namespace, check) for check in checks]
+    return keys, _request(_DECIDE if charge else _PEEK, checks, holder)
 
 
 def pack_change(namespace: str, change: Change) -> Packed:
@@ -167,13 +151,6 @@ def readings(reply: Reply) -> tuple[Reading, ...]:
 def answer_bytes(checks: int) -> int:
     """Return how long an answer to so many checks is."""
     return 1 + checks * _READING.size
-
-
-def split_number(reply: Reply) -> tuple[Reply, int, int]:
-    """Return a reply of the form `"sequence"` as it is without it; its time in µs; its number."""
-    if isinstance(reply, list):
-        return reply[:2], *_NUMBERED.unpack(reply[2])
-    return reply[: -_NUMBERED.size], *_NUMBERED.unpack(reply[-_NUMBERED.size :])
 
 
 def _request(op: int, checks: Sequence[Check], holder: str) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from limen import wire
 from limen.engine import Verdict, part_without_limit
-from limen.http import HeaderStyle, Outcome, raw_headers_of
+from limen.http import HeaderStyle, Outcome, raw_headers
 from limen.model import UNCHARGED, Decision, Source
 from limen.server.api.receipts import Charged, Receipts
 from limen.server.api.response_templates import LimitTemplate, ResponseTemplate
@@ -75,7 +75,7 @@ def rate_limit_headers(
     if template.has_shadow:
         results = tuple([part for part in results if part.enforce])
     outcome = Outcome(verdict.allowed, verdict.retry_after, results, template.policies)
-    return raw_headers_of(outcome, styles, now)
+    return raw_headers(outcome, styles, now)
 
 
 def _charged(part: Decision, limit: LimitTemplate) -> Charged:

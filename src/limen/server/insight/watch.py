@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from limen.backends.histogram import TRIP_S, Histogram, LazyHistogram
+from limen.backends.histogram import TRIP_S, Histogram
 from limen.engine import Verdict
 from limen.model import Concurrency, Decision, Limit, binding
 from limen.observe.cells import MOST_NAMES, OTHERS, Cells
@@ -54,7 +54,7 @@ class Watch:
         """Verdicts whose gateway had closed the connection or the call: by surface, how many would
         have let pass, how many not."""
         self.recent: Recent = recent or Recent()
-        self.durations: dict[str, Histogram] = {name: LazyHistogram(TRIP_S) for name in SURFACES}
+        self.durations: dict[str, Histogram] = {name: Histogram(TRIP_S) for name in SURFACES}
         """How long it took to answer, in seconds, by what was asked."""
         self._instance = instance
         self._version = ""

@@ -73,7 +73,7 @@ def _store_url(url: str) -> None:
             "'memory://' takes no host or path; use 'memory://?max_keys=100000'"
         )
     # Only the limiter knows the options of its own store. An empty one costs nothing.
-    settings = limiter_settings.validate(url, "limen", "local", 1, 1.0, (), clock=None)
+    settings = limiter_settings.LimiterSettings(url, "limen", "local", 1, 1.0, (), clock=None)
     limiter_settings.open_store(settings)
 
 
