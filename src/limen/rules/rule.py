@@ -97,8 +97,6 @@ class Rule(Struct, frozen=True, kw_only=True):
     span: Span
     circles: tuple[bytes, bytes]
     """What places keys for `enforced`, and for `variants`."""
-    is_plain: bool
-    """Whether the same is enforced for every request at any time, at the cost it comes with."""
 
     @property
     def alone(self) -> str:

@@ -10,12 +10,11 @@ from typing import Any
 
 import msgspec
 from msgspec import structs
-from sqlalchemy import Row, delete, func, insert, or_, select, true, update
+from sqlalchemy import Row, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from limen.errors import InvalidInput, StoreError
-from limen.rules.stores.faults import NotPrepared
-from limen.rules.stores.ledger import Act, Ledger, State, state_in
+from limen.rules.stores.ledger import Act, Ledger
 from limen.rules.stores.records import stamp
 from limen.rules.stores.tables import STATE, TOKENS
 from limen.rules.stores.tokens import (
@@ -33,18 +32,6 @@ async def all_tokens(connection: AsyncConnection) -> list[Token]:
     """Return the tokens, newest first."""
     query = select(TOKENS).order_by(TOKENS.c.created_at.desc(), TOKENS.c.id)
     return [_token(row) for row in await connection.execute(query)]
-
-
-async def state_and_tokens(connection: AsyncConnection) -> tuple[State, list[Token]]:
-    """Return the state, and the tokens as they were at that very moment."""
-    # In one query: between two, PostgreSQL may let a writer in.
-    query = select(
-        STATE.c.latest, STATE.c.active, STATE.c.audit_id, STATE.c.audit_hash, TOKENS
-    ).select_from(STATE.outerjoin(TOKENS, true()))
-    rows = (await connection.execute(query)).all()
-    if not rows:
-        raise NotPrepared
-    return state_in(rows[0]), [_token(row) for row in rows if row.id is not None]
 
 
 async def add(ledger: Ledger, granted: Grant, what: Act) -> tuple[Token, str]:

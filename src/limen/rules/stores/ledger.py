@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct, structs
-from sqlalchemy import Row, insert, select, update
+from sqlalchemy import Row, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from limen.errors import Conflict, InvalidInput, StoreError
@@ -54,6 +54,15 @@ class State(Struct):
     audit_hash: str
 
 
+class Obstacle(Struct, frozen=True):
+    """The reason why a database accepts no changes."""
+
+    kind: Literal["schema", "read-only"]
+    """`schema`: a newer limen made the tables. `read-only`: the server or the file is."""
+    reason: str
+    """For the log: what was found, and how to fix it."""
+
+
 def act(author: str, comment: str, at: datetime | None = None) -> Act:
     """Return an act of now, or of another time, or raise `InvalidInput`."""
     return Act(valid_author(author), valid_comment(comment), at or datetime.now(UTC))
@@ -66,12 +75,34 @@ async def state_of(connection: AsyncConnection, *, lock: bool = False) -> State:
     row = (await connection.execute(query.with_for_update() if lock else query)).one_or_none()
     if row is None:
         raise NotPrepared
-    return state_in(row)
-
-
-def state_in(row: Any) -> State:
-    """Return the state that a row of a query tells."""
     return State(row.latest or 0, row.active or 0, row.audit_id, row.audit_hash)
+
+
+async def tokens_version(connection: AsyncConnection) -> tuple[int, Obstacle | None]:
+    """Return the version of the tokens, and why the database accepts no changes if it does not.
+
+    One query, which writes nothing. Raises `NotPrepared`.
+    """
+    columns = [
+        select(STATE.c.tokens).scalar_subquery().label("tokens"),
+        select(SCHEMA.c.version_num).scalar_subquery().label("revision"),
+    ]
+    is_postgresql = connection.dialect.name == "postgresql"
+    if is_postgresql:
+        columns.append(func.pg_is_in_recovery().label("is_standby"))
+        columns.append(func.current_setting("transaction_read_only").label("read_only"))
+    row = (await connection.execute(select(*columns))).one()
+    if row.tokens is None:
+        raise NotPrepared
+    obstacle = None
+    if error := newer_schema(row.revision):
+        obstacle = Obstacle("schema", str(error))
+    elif is_postgresql and row.is_standby:
+        reason = "the server is a standby; use the address of the primary"
+        obstacle = Obstacle("read-only", reason)
+    elif is_postgresql and row.read_only == "on":
+        obstacle = Obstacle("read-only", "default_transaction_read_only is on; turn it off")
+    return int(row.tokens), obstacle
 
 
 async def find(

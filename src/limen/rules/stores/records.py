@@ -103,17 +103,8 @@ def copied(document: dict[str, Any]) -> dict[str, Any]:
 
 def chained(previous: str, row: AuditRow) -> str:
     """Return the hash of a row, which covers its content and the hash of the row before it."""
-    content: list[Any] = [
-        previous,
-        row.id,
-        stamp(row.at),
-        row.actor,
-        row.action,
-        row.version,
-        row.before,
-        row.comment,
-        row.digest,
-    ]
+    content: list[Any] = [previous, row.id, stamp(row.at), row.actor, row.action]
+    content += [row.version, row.before, row.comment, row.digest]
     if row.subject:
         # Not when it is empty: the rows of an older limen, which had none, hash as they did.
         content.append(row.subject)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 from limen.errors import LimenError, StoreError
@@ -18,8 +19,7 @@ from limen.rules.ruleset import RuleSet
 from limen.rules.stores import RuleStore, Snapshot
 from limen.rules.sync.cache import CLAIM_S, Found, RuleCache
 from limen.rules.sync.entry import Poisoned
-from limen.rules.sync.last_good import LastGood
-from limen.rules.sync.notes import Notes
+from limen.rules.sync.files import LastGood
 from limen.rules.sync.switch import Switch
 
 Source = Literal["none", "cache", "store", "last-good"]
@@ -29,6 +29,45 @@ _FIRST_STORE_S = 1.0
 """How long to wait for the store at the start, where the last good rules can be used instead."""
 _DISK_S = 0.2
 _logger = logging.getLogger("limen")
+
+
+class Notes:
+    """The open problems by topic, as `Status` lists them."""
+
+    def __init__(self) -> None:
+        self._trouble: dict[str, str] = {}
+
+    @property
+    def trouble(self) -> dict[str, str]:
+        """What does not work now."""
+        return dict(self._trouble)
+
+    def complain(self, about: str, reason: str) -> None:
+        """Note a problem, and log it unless it is the same as before."""
+        if self._trouble.get(about) != reason:
+            self._trouble = {**self._trouble, about: reason}
+            _logger.error("rules, %s: %s", about, reason)
+
+    def settle(self, about: str) -> None:
+        """Note that something works again."""
+        if about in self._trouble:
+            rest = {name: reason for name, reason in self._trouble.items() if name != about}
+            self._trouble = rest
+            _logger.info("rules, %s: works again", about)
+
+    @contextmanager
+    def watch(self, about: str) -> Iterator[None]:
+        """Note an error that is raised inside, and continue after the block."""
+        try:
+            yield
+        except TimeoutError:
+            self.complain(about, "no answer in time")
+        except LimenError as error:
+            self.complain(about, str(error))
+        except Exception as error:  # of a driver, or of a callback of the program
+            self.complain(about, f"{type(error).__name__}: {error}")
+        else:
+            self.settle(about)
 
 
 class Seeker:
