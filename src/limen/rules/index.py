@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from limen.model.network import read_address
-from limen.rules.match import Condition, Values
+from limen.rules.match import Condition
 
 Conditions = Mapping[str, Condition]
 Facts = Mapping[str, str]
@@ -188,17 +188,9 @@ def _ways(rule: Conditions) -> dict[_Way, Sequence[Hashable]]:
         elif not values.globs:
             found[_Way("exact", name)] = list(values.exact)
         else:
-            found.update(_text_ways(name, values))
+            # Every text begins and ends with nothing: by that, rules cannot be told apart.
+            begins = {*values.exact, *(glob.prefix for glob in values.globs)}
+            ends = {*values.exact, *(glob.suffix for glob in values.globs)}
+            found[_Way("begins", name)] = [] if "" in begins else list(begins)
+            found[_Way("ends", name)] = [] if "" in ends else list(ends)
     return {way: places for way, places in found.items() if 0 < len(places) <= _MAX_VALUES}
-
-
-def _text_ways(name: str, values: Values) -> dict[_Way, Sequence[Hashable]]:
-    begins = {*values.exact, *(glob.prefix for glob in values.globs)}
-    ends = {*values.exact, *(glob.suffix for glob in values.globs)}
-    found: dict[_Way, Sequence[Hashable]] = {}
-    # Every text begins with nothing, and ends with it.
-    if "" not in begins:
-        found[_Way("begins", name)] = list(begins)
-    if "" not in ends:
-        found[_Way("ends", name)] = list(ends)
-    return found

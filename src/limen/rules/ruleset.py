@@ -101,11 +101,10 @@ class Resolution(Struct, eq=False):
         if len(self.checks) <= MAX_CHECKS:
             return
         # Shadows give way first, then rules for which there is no room behind the others.
-        order = sorted(range(len(self.applied)), key=lambda n: (not self.applied[n].enforce, n))
         kept, room = set(), MAX_CHECKS
-        for number in order:
-            if self.applied[number].checks <= room:
-                room -= self.applied[number].checks
+        for number, each in sorted(enumerate(self.applied), key=lambda item: not item[1].enforce):
+            if each.checks <= room:
+                room -= each.checks
                 kept.add(number)
         checks, applied = self.checks, self.applied
         self.checks, self.applied, first = [], [], 0

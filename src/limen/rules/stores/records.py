@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, get_args
 
@@ -90,14 +91,17 @@ def copied(document: dict[str, Any]) -> dict[str, Any]:
 
     Raises `InvalidRules` for what would not come back as it was: dates, tuples, numbers as keys.
     """
-    try:
+    copy: dict[str, Any] | None = None
+    with suppress(TypeError, ValueError, RecursionError):
         text = dumped(document)
         text.encode()
-        copy: dict[str, Any] = json.loads(text)
-    except (TypeError, ValueError, RecursionError):
-        raise _not_plain() from None
-    if copy != document:
-        raise _not_plain()
+        copy = json.loads(text)
+    if copy is None or copy != document:
+        message = (
+            "rules are plain JSON data: mappings with text keys, lists, text, finite numbers, "
+            "true, false and null; write dates in quotes"
+        )
+        raise InvalidRules([Problem("", message)])
     return copy
 
 
@@ -168,15 +172,3 @@ def valid_text(name: str, value: str, longest: int, meaning: str | None = None) 
 def dumped(value: Any) -> str:
     """Return plain data as the one text that is kept, and that digests are made of."""
     return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-
-
-def _not_plain() -> InvalidRules:
-    return InvalidRules(
-        [
-            Problem(
-                "",
-                "rules are plain JSON data: mappings with text keys, lists, text, finite numbers, "
-                "true, false and null; write dates in quotes",
-            )
-        ]
-    )

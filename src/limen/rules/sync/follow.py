@@ -252,9 +252,7 @@ class Follower:
                     await news.wait()
 
     async def _look(self, cache: RuleCache | None) -> None:
-        found = None
-        if cache is not None:
-            found = await self._seeker.look(cache)
+        found = None if cache is None else await self._seeker.look(cache)
         if cache is not None and found is not None:
             # Before the rules: whoever starts with the switch on refuses nobody at all.
             switch = decode(found.switch)

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from alembic.operations import Operations
-from sqlalchemy import (
-    CheckConstraint,
-    Column,
-    ForeignKey,
-    Integer,
-    String,
-    Text,
-    UniqueConstraint,
-)
+from sqlalchemy import CheckConstraint, Column, ForeignKey, Integer, String, Text, UniqueConstraint
 
 from limen.rules.stores.migrations.versions.r0002_append_only import create_triggers
 
