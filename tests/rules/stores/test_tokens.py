@@ -240,10 +240,10 @@ def test_failure_in_the_middle_leaves_no_half_of_it(
     made, _ = run(store.create_token("check", "ci", "ann"))
     before = (run(store.tokens()), run(store.tokens_version()), run(store.audit()))
 
-    async def fail(*_: object) -> None:
+    async def fail(*_: object, **__: object) -> None:
         raise StoreError("the disk is gone")
 
-    monkeypatch.setattr("limen.rules.stores.ledger.Ledger.note", fail)
+    monkeypatch.setattr("limen.rules.stores.ledger.Ledger.record", fail)
     for call in (store.create_token("admin", "eve", "eve"), store.revoke_token(made.id, "eve")):
         with pytest.raises(StoreError, match="the disk is gone"):
             run(call)

@@ -52,7 +52,7 @@ async def add(ledger: Ledger, granted: Grant, what: Act) -> tuple[Token, str]:
     times = {"created_at": stamp(token.created_at), "expires_at": expires_at}
     await connection.execute(insert(TOKENS).values({**structs.asdict(token), **times}))
     await _count_change(connection)
-    await ledger.note("token-create", str(token), what, fingerprint(token))
+    await ledger.record("token-create", what, subject=str(token), digest=fingerprint(token))
     return token, secret
 
 
@@ -72,7 +72,7 @@ async def revoke(ledger: Ledger, id: str, what: Act) -> Token:
     )
     await _count_change(connection)
     named = structs.replace(what, comment=token.name)
-    await ledger.note("token-revoke", str(token), named, fingerprint(token))
+    await ledger.record("token-revoke", named, subject=str(token), digest=fingerprint(token))
     return structs.replace(token, revoked_at=what.at, revoked_by=what.author)
 
 

@@ -229,17 +229,6 @@ class Ledger:
         )
         return await self.find(version)
 
-    async def record(self, action: Action, rule_set: StoredRuleSet, what: Act) -> None:
-        """Add a row about a version to the audit, and activate it if that was the action."""
-        before = self.state.active
-        if action != "save":
-            self.state.active = rule_set.version
-        await self._enter(action, what, rule_set.digest, version=rule_set.version, before=before)
-
-    async def note(self, action: Action, subject: str, what: Act, digest: str = "") -> None:
-        """Add a row to the audit about something else than a version."""
-        await self._enter(action, what, digest, subject=subject)
-
     async def touch(self) -> None:
         """Write the state, and leave it as it is.
 
@@ -250,42 +239,41 @@ class Ledger:
         for number in (audit_id + 1, audit_id):
             await self.connection.execute(update(STATE).values(audit_id=number))
 
-    async def _enter(
+    async def record(
         self,
         action: Action,
         what: Act,
-        digest: str,
+        rule_set: StoredRuleSet | None = None,
         *,
-        version: int | None = None,
-        before: int = 0,
         subject: str = "",
+        digest: str = "",
     ) -> None:
-        """Append an audit row, and write the state that it leads to."""
+        """Append an audit row, about a version or a subject, and write the state.
+
+        A version is activated if that was the action.
+        """
         state = self.state
         row = AuditRow(
             id=state.audit_id + 1,
             at=what.at,
             actor=what.author,
             action=action,
-            version=version,
-            before=before,
+            version=rule_set.version if rule_set else None,
+            before=state.active if rule_set else 0,
             comment=what.comment,
-            digest=digest,
+            digest=rule_set.digest if rule_set else digest,
             hash="",
             subject=subject,
         )
+        if rule_set is not None and action != "save":
+            state.active = rule_set.version
         state.audit_id, state.audit_hash = row.id, chained(state.audit_hash, row)
         values = {**structs.asdict(row), "at": stamp(row.at), "hash": state.audit_hash}
         values["active_before"] = values.pop("before") or None
         await self.connection.execute(insert(AUDIT).values(values))
-        await self.connection.execute(
-            update(STATE).values(
-                latest=state.latest or None,
-                active=state.active or None,
-                audit_id=state.audit_id,
-                audit_hash=state.audit_hash,
-            )
-        )
+        changed = {"latest": state.latest or None, "active": state.active or None}
+        chain = {"audit_id": state.audit_id, "audit_hash": state.audit_hash}
+        await self.connection.execute(update(STATE).values({**changed, **chain}))
 
 
 def _rule_set(row: Row[Any], active: int, document: dict[str, Any] | None) -> StoredRuleSet:

@@ -158,9 +158,9 @@ class SqlStore:
             found = await books.find(latest) if latest else None
             if found is None or found.digest != digest(ours):
                 found = await books.append(ours, what)
-                await books.record("save", found, what)
+                await books.record("save", what, found)
             if activate and books.state.active != found.version:
-                await books.record("activate", found, what)
+                await books.record("activate", what, found)
             return await books.find(found.version)
 
         return await self._write(work)
@@ -182,7 +182,7 @@ class SqlStore:
             books.expect_active(expected)
             found = await books.find(version)
             if not found.active:
-                await books.record("activate", found, what)
+                await books.record("activate", what, found)
             return await books.find(version)
 
         return await self._write(work)
@@ -206,7 +206,7 @@ class SqlStore:
             document = (await books.find(version)).document or {}
             check(document)
             found = await books.append(document, what)
-            await books.record("rollback", found, what)
+            await books.record("rollback", what, found)
             return await books.find(found.version)
 
         return await self._write(work)
@@ -271,7 +271,7 @@ class SqlStore:
         valid_action(action)
         valid_subject(subject)
         what = ledger.act(author, comment, at)
-        await self._write(lambda books: books.note(action, subject, what))
+        await self._write(lambda books: books.record(action, what, subject=subject))
 
     async def check_writable(self) -> None:
         """Commit a write that leaves the data as it is. Raises `StoreError` if it fails."""
