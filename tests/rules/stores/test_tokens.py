@@ -224,16 +224,6 @@ def test_full_store_makes_room_by_what_has_ended(
     run(store.verify_audit())
 
 
-def test_id_that_is_taken_is_not_given_twice(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, secret = run(store.create_token("check", "ci", "ann"))
-    another = new_secret()
-    offered = iter([f"limen_{made.id}_{'a' * 43}", secret, another])
-    monkeypatch.setattr(keyring, "new_secret", lambda: next(offered))
-    assert run(store.create_token("check", "ci", "ann"))[1] == another
-
-
 def test_failure_in_the_middle_leaves_no_half_of_it(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,7 +38,7 @@ async def add(ledger: Ledger, granted: Grant, what: Act) -> tuple[Token, str]:
     """Create a token; return it with its secret."""
     connection = ledger.connection
     await _make_room(connection, what.at)
-    secret = await _unused_secret(connection)
+    secret = new_secret()
     token = Token(
         id=id_of(secret),
         role=granted.role,
@@ -91,14 +91,6 @@ async def _make_room(connection: AsyncConnection, now: datetime) -> None:
             "or give new ones an expiry: see `limen token list`"
         )
     await connection.execute(delete(TOKENS).where(TOKENS.c.id.in_(ended)))
-
-
-async def _unused_secret(connection: AsyncConnection) -> str:
-    while True:
-        secret = new_secret()
-        taken = select(TOKENS.c.id).where(TOKENS.c.id == id_of(secret))
-        if await connection.scalar(taken) is None:
-            return secret
 
 
 async def _count_change(connection: AsyncConnection) -> None:

@@ -26,7 +26,6 @@ from limen.rules.stores.records import (
     chained,
     dumped,
     stamp,
-    unstamped,
     valid_author,
     valid_comment,
 )
@@ -284,7 +283,7 @@ def _rule_set(row: Row[Any], active: int, document: dict[str, Any] | None) -> St
         digest=row.digest,
         author=row.author,
         comment=row.comment,
-        created_at=unstamped(row.created_at),
+        created_at=datetime.fromisoformat(row.created_at),
         changes=_decoded(row.changes, row.version, list[Change]),
         active=row.version == active,
     )
@@ -293,7 +292,7 @@ def _rule_set(row: Row[Any], active: int, document: dict[str, Any] | None) -> St
 def _audit_row(row: Row[Any]) -> AuditRow:
     values = dict(row._mapping)
     values["before"] = values.pop("active_before") or 0
-    return AuditRow(**{**values, "at": unstamped(row.at)})
+    return AuditRow(**{**values, "at": datetime.fromisoformat(row.at)})
 
 
 def _decoded(text: str, version: int, kind: type[T]) -> T:

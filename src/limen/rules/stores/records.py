@@ -6,7 +6,7 @@ import hashlib
 import json
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -120,11 +120,6 @@ def stamp(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def unstamped(text: str) -> datetime:
-    """Return the time that `stamp` wrote."""
-    return datetime.fromisoformat(text)
-
-
 def valid_author(author: str) -> str:
     """Return the author, or raise `InvalidInput`."""
     return valid_text("author", author, _MAX_AUTHOR, meaning="who made the change")
@@ -138,14 +133,6 @@ def valid_comment(comment: str) -> str:
 def valid_subject(subject: str) -> str:
     """Return what an act is about, or raise `InvalidInput`."""
     return valid_text("subject", subject, MAX_SUBJECT, meaning="what the act is about")
-
-
-def valid_action(action: RecordedAction) -> RecordedAction:
-    """Return an action that is told to the books, or raise `InvalidInput`."""
-    if action not in get_args(RecordedAction):
-        expected = " or ".join(get_args(RecordedAction))
-        raise InvalidInput(f"action must be {expected}, got {shown(action)}")
-    return action
 
 
 def valid_version(name: str, value: int, lowest: int = 1) -> int:

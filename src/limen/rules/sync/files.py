@@ -66,7 +66,7 @@ class LastGood:
         return None
 
     def _entry(self) -> Entry | None:
-        written = read(self.path)
+        written = read_file(self.path)
         return None if written is None else decode(written)
 
 
@@ -89,7 +89,7 @@ class InstanceFile:
 
         Raises `StoreError` when the file cannot be read or holds something else.
         """
-        written = read(self.path, _MAX_NUMBER_BYTES)
+        written = read_file(self.path, _MAX_NUMBER_BYTES)
         if written is None:
             return 1
         if not _NUMBER.fullmatch(written):
@@ -120,7 +120,7 @@ class InstanceFile:
         self._kept = count
 
 
-def read(path: Path, size: int = -1) -> bytes | None:
+def read_file(path: Path, size: int = -1) -> bytes | None:
     """Return a file, or its first bytes; None without one. Raises `StoreError`."""
     try:
         with path.open("rb") as file:

@@ -310,13 +310,9 @@ class Seeker:
         task = asyncio.create_task(work)
         self._late.add(task)
         task.add_done_callback(self._late.discard)
-        task.add_done_callback(_forget)
+        # So that asyncio does not complain that nobody has asked for its error.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
-
-
-def _forget(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()  # so that asyncio does not complain that nobody has asked
 
 
 def _is_older(version: bytes, than: str) -> bool:
