@@ -196,7 +196,8 @@ def key_of(names: tuple[str, ...], facts: Facts) -> str | None:
             return None
         if name == ADDRESS:
             value = canonical(value)
-        parts.append(f"{name}={_escaped(value)}")
+        escaped = value.replace("%", "%25").replace("|", "%7C")
+        parts.append(f"{name}={escaped}")
     return "|".join(parts)
 
 
@@ -208,9 +209,3 @@ def values_of(names: tuple[str, ...], facts: Facts) -> tuple[str, ...]:
             for name in names
         ]
     )
-
-
-def _escaped(value: str) -> str:
-    if "|" in value or "%" in value:
-        return value.replace("%", "%25").replace("|", "%7C")
-    return value
