@@ -126,19 +126,16 @@ class Seeker:
             return await cache.look()
         return None
 
-    async def take(self, cache: RuleCache, found: Found) -> bool:
-        """Use what is in the cache if it is new; return whether it holds what is in force."""
-        if self._is_in_force(found):
-            return True
+    async def take(self, cache: RuleCache, found: Found) -> None:
+        """Use what is in the cache if it is new."""
         seen = (found.version, found.stamp)
-        if seen == self._doubted or self._is_behind(found.version):
-            return False
+        if seen in (self._cached, self._doubted) or self._is_behind(found.version):
+            return
         with self._notes.watch("rules"):
             if found.is_foreign:
                 raise Poisoned("what is in their place in Redis is something else")
             if found.version:
                 await self._take_cached(cache, seen)
-        return self._is_in_force(found)
 
     async def _take_cached(self, cache: RuleCache, seen: tuple[bytes, bytes]) -> None:
         try:
@@ -261,7 +258,7 @@ class Seeker:
 
     def _is_in_force(self, found: Found) -> bool:
         """Return whether the cache holds what is in force."""
-        return self._cached is not None and self._cached == (found.version, found.stamp)
+        return self._cached == (found.version, found.stamp)
 
     def _is_behind(self, version: bytes) -> bool:
         """Return whether it was written by somebody held up, or is from before a failover."""
