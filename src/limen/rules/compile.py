@@ -15,8 +15,7 @@ from limen.model import Concurrency, Limit, grammar
 from limen.model.network import read_address
 from limen.rules import slices, spec
 from limen.rules.findings import Findings
-from limen.rules.limits import limit_of
-from limen.rules.match import ADDRESS, Condition
+from limen.rules.match import ADDRESS, Condition, Values
 from limen.rules.rule import (
     Allowance,
     Allowances,
@@ -30,6 +29,7 @@ from limen.rules.rule import (
 from limen.rules.text import Path
 
 _MAX_LIMITS = 100
+_MAX_ROLLING = 10_000
 _MAX_ATTRIBUTES = 32
 _MAX_HINTS = 10
 
@@ -48,18 +48,6 @@ class Compiler:
         """
         if is_whole:
             self._check(of, path)
-        allowances = self._allowances(of, of, path)
-        span = self._span(of.starts, of.ends, path)
-        depends = (
-            of.mode != "enforce"
-            or of.enforce_percent != 100
-            or of.cost is not None
-            or of.tiers is not None
-            or of.concurrency is not None
-            or of.variants
-            or of.overrides
-            or span != Span()
-        )
         return Rule(
             name=of.name,
             description=of.description,
@@ -70,12 +58,11 @@ class Compiler:
             on_error=of.on_error,
             cost=of.cost,
             concurrency=self._concurrency(of, path),
-            allowances=allowances,
+            allowances=self._allowances(of, of, path),
             variants=self._variants(of, path),
             overrides=self._overrides(of, path),
             enforced=None if of.enforce_percent == 100 else slices.share(of.enforce_percent),
-            span=span,
-            is_plain=not depends,
+            span=self._span(of.starts, of.ends, path),
             circles=(slices.purpose("enforce", of.name), slices.purpose("variant", of.name)),
         )
 
@@ -145,13 +132,11 @@ class Compiler:
             tiers, tiers_path = rule.tiers, home
         forced = None if of is rule else of.algorithm
 
-        def inherits(at: Path) -> Path | None:
-            """Return what is to blame for limits that the rule itself can hold."""
-            return (*path, "algorithm") if forced and at[: len(path)] != path else None
-
         def allow(texts: list[str] | None, at: Path, tier: str | None) -> Allowance:
-            found = self._limits(texts or [], rule, forced, at, inherits(at))
-            return Allowance(found, tier, variant)
+            # For limits that the rule itself can hold, the algorithm of the variant is to blame.
+            is_inherited = at[: len(path)] != path
+            blamed = (*path, "algorithm") if forced and is_inherited else None
+            return Allowance(self._limits(texts or [], rule, forced, at, blamed), tier, variant)
 
         own = allow(limits, (*where, "limits"), None)
         if tiers is None:
@@ -186,7 +171,7 @@ class Compiler:
             try:
                 for terms in grammar.parse(text):
                     if len(found) <= most:
-                        found.append(limit_of(terms, rule, forced, found))
+                        found.append(_limit(terms, rule, forced, found))
             except InvalidLimit as error:
                 if blamed is None:
                     self._findings.add((*path, number), str(error))
@@ -230,7 +215,7 @@ class Compiler:
         return tuple(found)
 
     def _overrides(self, of: spec.RuleSpec, path: Path) -> Overrides:
-        found: list[tuple[tuple[str, ...], tuple[str, ...], Override]] = []
+        tables: dict[tuple[str, ...], dict[tuple[str, ...], tuple[Override, ...]]] = {}
         for number, override in enumerate(of.overrides):
             at = (*path, "overrides", number)
             if not override.key:
@@ -251,11 +236,9 @@ class Compiler:
             limits = self._limits(override.limits, of, None, (*at, "limits"))
             span = self._span(override.starts, override.ends, at)
             values = values_of(names, override.key)
-            found.append((names, values, Override(Allowance(limits, is_override=True), span)))
-        tables: dict[tuple[str, ...], dict[tuple[str, ...], tuple[Override, ...]]] = {}
-        for names, values, each in found:
             table = tables.setdefault(names, {})
-            table[values] = (*table.get(values, ()), each)
+            allowance = Allowance(limits, is_override=True)
+            table[values] = (*table.get(values, ()), Override(allowance, span))
         return tuple(sorted(tables.items(), key=lambda item: -len(item[0])))
 
     def _conditions(self, match: spec.Match, path: Path) -> dict[str, Condition]:
@@ -264,11 +247,8 @@ class Compiler:
             self._findings.add(path, f"at most {_MAX_ATTRIBUTES} attributes fit, got {len(match)}")
         for name, of in match.items():
             try:
-                found[name] = Condition(
-                    None if of.is_ is None else spec.values(of.is_, name),
-                    None if of.not_ is None else spec.values(of.not_, name),
-                    of.present,
-                )
+                is_, not_ = _values(of.is_, name), _values(of.not_, name)
+                found[name] = Condition(is_, not_, of.present)
             except InvalidInput as error:
                 self._findings.add((*path, name), str(error))
             if of.is_ is None and of.not_ is None and of.present is None:
@@ -293,3 +273,49 @@ class Compiler:
             None if starts is None else starts.timestamp(),
             None if ends is None else ends.timestamp(),
         )
+
+
+def _values(texts: list[str] | None, attribute: str) -> Values | None:
+    """Return what a condition on this attribute is matched by."""
+    return None if texts is None else Values(texts, are_addresses=attribute == ADDRESS)
+
+
+def _limit(
+    terms: grammar.Terms, rule: spec.RuleSpec, forced: str | None, before: Sequence[Limit]
+) -> Limit:
+    """Build a limit under the rule's name."""
+    algorithm = terms.algorithm
+    # What a text implies, by its period or its options, the rule's algorithm leaves alone. A
+    # variant's takes the place of any; only a calendar period has no choice.
+    if not isinstance(terms.period, str) and (forced or not (algorithm or _implies(terms, rule))):
+        algorithm = forced or rule.algorithm
+        if algorithm == "rolling_window" and terms.quota > _MAX_ROLLING:
+            # Said for the whole rule; and packed, the same window decides the same.
+            algorithm = "packed_window"
+    limit = Limit(
+        terms.quota,
+        terms.period if isinstance(terms.period, str) else terms.period / 1e6,
+        algorithm=algorithm,
+        burst=terms.burst,
+        min_interval=None if terms.min_interval_us is None else terms.min_interval_us / 1e6,
+        count_denied=terms.count_denied,
+        from_first=terms.from_first,
+        max_delay=None if terms.max_delay_us is None else terms.max_delay_us / 1e6,
+        name=rule.name,
+    )
+    if str(limit) in map(str, before):
+        raise InvalidLimit(f"the limit {limit} stands twice")
+    number = 1
+    while any(other.identity == limit.identity for other in before):
+        number += 1
+        limit = limit.named(f"{rule.name}#{number}")
+    return limit
+
+
+def _implies(terms: grammar.Terms, rule: spec.RuleSpec) -> bool:
+    """Return whether the options of a limit belong to another algorithm than the rule's."""
+    if terms.burst is not None:
+        return rule.algorithm not in ("token_bucket", "leaky_bucket")
+    if terms.min_interval_us is not None or terms.count_denied:
+        return rule.algorithm not in ("packed_window", "rolling_window")
+    return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
@@ -48,13 +48,12 @@ def parse(document: Any, *, version: str = "", lines: Lines | None = None) -> Ru
         compiler.rule(spec, path, is_whole=is_whole)
         for path, spec, is_whole in _items(document, "rules", RuleSpec, findings)
     ]
-    names = dict.fromkeys(str(raw.get("name")) for raw in _mappings(document.get("rules")))
+    names = _names(document.get("rules"), "rules", findings)
     exemptions = [
         compiler.exemption(spec, names, path)
         for path, spec, _ in _items(document, "exemptions", ExemptionSpec, findings)
     ]
-    for field in ("rules", "exemptions"):
-        _check_names(document.get(field), field, findings)
+    _names(document.get("exemptions"), "exemptions", findings)
     findings.raise_if_any()
     return RuleSet(rules, exemptions, version=version, document=deepcopy(document))
 
@@ -143,19 +142,15 @@ def _without_errors(raw: object, error: ValidationError, model: type[Spec]) -> S
         return None
 
 
-def _check_names(items: object, field: str, findings: Findings) -> None:
-    first: dict[object, int] = {}
+def _names(items: object, field: str, findings: Findings) -> Collection[str]:
+    """Return the names of rules or exemptions; note those that stand twice."""
+    first: dict[str, int] = {}
     for number, raw in enumerate(items if isinstance(items, list) else []):
         name = raw.get("name") if isinstance(raw, Mapping) else None
         if type(name) is int:
             name = str(name)
-        if isinstance(name, str) and name in first:
+        if isinstance(name, str) and first.setdefault(name, number) != number:
             findings.add(
                 (field, number, "name"), f"{name!r} is the name of {field}[{first[name]}] too"
             )
-        elif isinstance(name, str):
-            first[name] = number
-
-
-def _mappings(items: object) -> list[Mapping[str, Any]]:
-    return [raw for raw in items if isinstance(raw, Mapping)] if isinstance(items, list) else []
+    return first

@@ -108,15 +108,12 @@ def _flag(value: Any) -> bool:
 
 def _percent(value: Any) -> float:
     """Read a number, also one written as text: YAML's `12.5` is text here."""
-    try:
-        is_text = isinstance(value, str)
-        is_number = bool(_NUMBER.fullmatch(value)) if is_text else not isinstance(value, bool)
-        number = float(value) if is_number else math.nan
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
+    number = value if type(value) in (int, float) else math.nan
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        number = float(value)
     if not 0 <= number <= 100:  # what is not a number is neither
         raise ValueError(f"expected a number from 0 to 100, got {shown(value)}")
-    return number
+    return float(number)
 
 
 def _cost(value: Any) -> int | str:
@@ -180,64 +177,38 @@ def _field(read: Callable[[Any], Any], **schema: Any) -> tuple[BeforeValidator, 
     return BeforeValidator(read), WithJsonSchema(schema)
 
 
-_NAMES = {"type": ["string", "integer"], "pattern": f"^{_NAME.pattern}$"}
-_ATTRIBUTES = {"type": "string", "pattern": f"^{_ATTRIBUTE.pattern}$"}
-_SCALAR = {"type": ["string", "integer", "boolean"], "minLength": 1, "maxLength": MAX_PATTERN}
-_MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.]+(Z|[+-][0-9:]+)?)?$"
-
-
 def _one_or_more(item: Mapping[str, Any], **schema: Any) -> dict[str, Any]:
     return {**schema, "anyOf": [item, {"type": "array", "items": item, "minItems": 1}]}
 
 
+_NAME_PATTERN = f"^{_NAME.pattern}$"
+_ATTRIBUTE_PATTERN = f"^{_ATTRIBUTE.pattern}$"
+# A number with a point is text to `limen.rules.text`.
+_PERCENT_PATTERN = r"^[0-9]+(\.[0-9]+)?$"
+_MOMENT_PATTERN = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.]+(Z|[+-][0-9:]+)?)?$"
+_SCALAR = {"type": ["string", "integer", "boolean"], "minLength": 1, "maxLength": MAX_PATTERN}
+_ATTRIBUTES = {"type": "string", "pattern": _ATTRIBUTE_PATTERN}
+_KEYS = [_ATTRIBUTES, {"type": "array", "items": _ATTRIBUTES}]
+_PERCENTS = {"type": ["number", "string"], "minimum": 0, "maximum": 100}
+_COSTS = {"type": ["integer", "string"], "minimum": 0, "maximum": MAX_COST}
+_LIMITS = _one_or_more({"type": "string"}, examples=["100/minute", ["10/s burst 20", "1000/day"]])
+_OR_NONE = _one_or_more({"type": "string"}, examples=["600/minute", "20000/month", UNLIMITED])
+_DURATIONS = {"type": ["string", "integer"], "examples": ["60s", "5m"]}
+_MOMENTS = {"type": "string", "examples": ["2026-12-24", "2026-12-24T18:00Z"]}
+
 Text = Annotated[str, *_field(_text, **_SCALAR)]
 Prose = Annotated[str, *_field(_prose, type="string", maxLength=_MAX_TEXT)]
-Name = Annotated[str, *_field(_name, **_NAMES)]
+Name = Annotated[str, *_field(_name, type=["string", "integer"], pattern=_NAME_PATTERN)]
 Attribute = Annotated[str, *_field(_attribute, **_ATTRIBUTES)]
 Texts = Annotated[list[Text], *_field(_as_list, **_one_or_more(_SCALAR))]
-Limits = Annotated[
-    list[Annotated[str, BeforeValidator(_limit)]],
-    *_field(
-        _as_list,
-        **_one_or_more({"type": "string"}, examples=["100/minute", ["10/s burst 20", "1000/day"]]),
-    ),
-]
+Limits = Annotated[list[Annotated[str, BeforeValidator(_limit)]], *_field(_as_list, **_LIMITS)]
 LimitsOrNone = Annotated[
-    list[Annotated[str, BeforeValidator(_limit)]],
-    *_field(
-        _limits_or_none,
-        **_one_or_more({"type": "string"}, examples=["600/minute", "20000/month", UNLIMITED]),
-    ),
+    list[Annotated[str, BeforeValidator(_limit)]], *_field(_limits_or_none, **_OR_NONE)
 ]
-Percent = Annotated[
-    float,
-    *_field(
-        # A number with a point is text to `limen.rules.text`.
-        _percent,
-        type=["number", "string"],
-        minimum=0,
-        maximum=100,
-        pattern=r"^[0-9]+(\.[0-9]+)?$",
-    ),
-]
-Duration = Annotated[int, *_field(_duration, type=["string", "integer"], examples=["60s", "5m"])]
-Moment = Annotated[
-    datetime,
-    *_field(_moment, type="string", pattern=_MOMENT, examples=["2026-12-24", "2026-12-24T18:00Z"]),
-]
+Percent = Annotated[float, *_field(_percent, **_PERCENTS, pattern=_PERCENT_PATTERN)]
+Duration = Annotated[int, *_field(_duration, **_DURATIONS)]
+Moment = Annotated[datetime, *_field(_moment, **_MOMENTS, pattern=_MOMENT_PATTERN)]
 Flag = Annotated[bool, *_field(_flag, type="boolean")]
 Slots = Annotated[int, *_field(_slots, type="integer", minimum=1)]
-Key = Annotated[
-    list[Attribute],
-    *_field(_keys, anyOf=[_ATTRIBUTES, {"type": "array", "items": _ATTRIBUTES}]),
-]
-Cost = Annotated[
-    int | str,
-    *_field(
-        _cost,
-        type=["integer", "string"],
-        minimum=0,
-        maximum=MAX_COST,
-        pattern=_ATTRIBUTES["pattern"],
-    ),
-]
+Key = Annotated[list[Attribute], *_field(_keys, anyOf=_KEYS)]
+Cost = Annotated[int | str, *_field(_cost, **_COSTS, pattern=_ATTRIBUTE_PATTERN)]

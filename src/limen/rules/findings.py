@@ -45,9 +45,6 @@ class Findings:
         self._problems: list[Problem] = []
         self._places: set[Path] = set()
 
-    def __len__(self) -> int:
-        return len(self._problems)
-
     def add(self, path: Path, message: str) -> None:
         """Note what is wrong at a path."""
         if self.is_full:

@@ -9,13 +9,12 @@ time depends on how many rules fit and on how differently rules are built, not o
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from limen.model.network import read_address
-from limen.rules.match import Condition, Values
+from limen.rules.match import Condition
 
 Conditions = Mapping[str, Condition]
 Facts = Mapping[str, str]
@@ -64,8 +63,10 @@ class Index:
                         break
                 else:
                     found.append(number)
-            if node.branches:
-                node.follow(facts, nodes)
+            for branch in node.branches:
+                value = get(branch.name)
+                if value is not None:
+                    branch.follow(value, nodes)
         if len(found) > 1:
             # Twice, when two globs of one rule fit.
             return sorted(set(found))
@@ -73,51 +74,58 @@ class Index:
 
 
 class _Node:
-    __slots__ = ("_beginnings", "_endings", "_exact", "_networks", "branches", "tested")
+    __slots__ = ("branches", "tested")
 
     def __init__(self, entries: Sequence[_Entry]) -> None:
-        rest, sorted_ = _sort(entries) if len(entries) > _FEW else (list(entries), _Tables())
-        tables = {
-            way: {place: _Node(among) for place, among in table.items()}
-            for way, table in sorted_.items()
-        }
-        self._exact = [(way.name, of) for way, of in tables.items() if way.kind == "exact"]
-        self._beginnings = [
-            (way.name, _Prefixes(of)) for way, of in tables.items() if way.kind == "begins"
-        ]
-        self._endings = [
-            (way.name, _Prefixes(of)) for way, of in tables.items() if way.kind == "ends"
-        ]
-        self._networks = [
-            (way.name, _by_length(of)) for way, of in tables.items() if way.kind == "network"
-        ]
+        rest, tables = _sort(entries) if len(entries) > _FEW else (list(entries), _Tables())
         self.tested = [(entry.number, tuple(entry.tests.items())) for entry in rest]
-        self.branches = bool(tables)
+        self.branches = [
+            _Branch(way, {place: _Node(among) for place, among in table.items()})
+            for way, table in tables.items()
+        ]
 
-    def follow(self, facts: Facts, nodes: list[_Node]) -> None:
-        """Add the nodes below that a request leads to."""
-        get = facts.get
-        for name, table in self._exact:
-            node = table.get(get(name))
+
+class _Branch:
+    """The nodes to which one way leads."""
+
+    __slots__ = ("_kind", "_lengths", "_nodes", "name")
+
+    def __init__(self, way: _Way, nodes: dict[Hashable, _Node]) -> None:
+        self._kind, self.name = way
+        self._nodes = nodes
+        self._lengths: Any = ()
+        """Of texts: how many characters they have. Of networks: version and cut."""
+        places: Any = nodes  # as `_ways` made them
+        if self._kind in ("begins", "ends"):
+            self._lengths = sorted({len(text) for text in places})
+        elif self._kind == "network":
+            self._lengths = {length for length, _ in places}
+
+    def follow(self, value: str, nodes: list[_Node]) -> None:
+        """Add the nodes that a value of the attribute leads to."""
+        for place in self._places(value):
+            node = self._nodes.get(place)
             if node is not None:
                 nodes.append(node)
-        for name, prefixes in self._beginnings:
-            value = get(name)
-            if value is not None:
-                prefixes.follow(value, nodes)
-        for name, prefixes in self._endings:
-            value = get(name)
-            if value is not None:
-                prefixes.follow(value[::-1], nodes)
-        for name, lengths in self._networks:
-            address = read_address(get(name, ""))
+
+    def _places(self, value: str) -> Sequence[Hashable]:
+        """Return every place in which a value may stand: one for each length."""
+        if self._kind == "exact":
+            return (value,)
+        if self._kind == "network":
+            address = read_address(value)
             if address is None:
-                continue
+                return ()
             version, number = address
-            for (of_version, cut), starts in lengths.items():
-                node = starts.get(number >> cut) if of_version == version else None
-                if node is not None:
-                    nodes.append(node)
+            return [
+                ((version, cut), number >> cut)
+                for of_version, cut in self._lengths
+                if of_version == version
+            ]
+        size = len(value)
+        if self._kind == "begins":
+            return [value[:length] for length in self._lengths if length <= size]
+        return [value[size - length :] for length in self._lengths if length <= size]
 
 
 def _sort(entries: Sequence[_Entry]) -> tuple[list[_Entry], _Tables]:
@@ -161,17 +169,8 @@ def _best_way(entry: _Entry, crowd: Mapping[tuple[_Way, Hashable], int], all_: i
 
 def _tests_below(tests: Conditions, way: _Way) -> Conditions:
     """Return what is yet to be tested of a rule that was sorted: not what its place says."""
-    condition = tests.get(way.name)
-    if condition is None or condition.not_ is not None or condition.is_ is None:
-        return tests
-    values = condition.is_
-    if way.kind == "begins" and (
-        values.exact or any(of.suffix or of.middles for of in values.globs)
-    ):
-        return tests
-    if way.kind == "ends" and (values.exact or any(of.prefix or of.middles for of in values.globs)):
-        return tests
-    return {name: other for name, other in tests.items() if name != way.name}
+    is_decided = way.kind in ("exact", "network") and tests[way.name].not_ is None
+    return {name: of for name, of in tests.items() if name != way.name} if is_decided else tests
 
 
 def _ways(rule: Conditions) -> dict[_Way, Sequence[Hashable]]:
@@ -189,55 +188,9 @@ def _ways(rule: Conditions) -> dict[_Way, Sequence[Hashable]]:
         elif not values.globs:
             found[_Way("exact", name)] = list(values.exact)
         else:
-            found.update(_text_ways(name, values))
+            # Every text begins and ends with nothing: by that, rules cannot be told apart.
+            begins = {*values.exact, *(glob.prefix for glob in values.globs)}
+            ends = {*values.exact, *(glob.suffix for glob in values.globs)}
+            found[_Way("begins", name)] = [] if "" in begins else list(begins)
+            found[_Way("ends", name)] = [] if "" in ends else list(ends)
     return {way: places for way, places in found.items() if 0 < len(places) <= _MAX_VALUES}
-
-
-def _text_ways(name: str, values: Values) -> dict[_Way, Sequence[Hashable]]:
-    begins = {*values.exact, *(glob.prefix for glob in values.globs)}
-    ends = {text[::-1] for text in (*values.exact, *(glob.suffix for glob in values.globs))}
-    found: dict[_Way, Sequence[Hashable]] = {}
-    # Every text begins with nothing, and ends with it.
-    if "" not in begins:
-        found[_Way("begins", name)] = list(begins)
-    if "" not in ends:
-        found[_Way("ends", name)] = list(ends)
-    return found
-
-
-def _by_length(table: Mapping[Hashable, _Node]) -> dict[tuple[int, int], dict[int, _Node]]:
-    """Return networks by their version and length: an address is looked up once for each."""
-    found: dict[tuple[int, int], dict[int, _Node]] = {}
-    places: Mapping[Any, _Node] = table  # as `_ways` made them
-    for (length, start), node in places.items():
-        found.setdefault(length, {})[start] = node
-    return found
-
-
-class _Prefixes:
-    """Texts, and a node for each; finds those that a value begins with.
-
-    In order, all texts that a value begins with stand before it, and the nearest text before it
-    begins with each of them: so they are that text, or found by going from each text to the longest
-    other that it begins with.
-    """
-
-    __slots__ = ("_nodes", "_shorter", "_texts")
-
-    def __init__(self, nodes: Mapping[Hashable, _Node]) -> None:
-        self._texts = sorted(map(str, nodes))
-        self._nodes = [nodes[text] for text in self._texts]
-        self._shorter: list[int] = []
-        for number, text in enumerate(self._texts):
-            before = number - 1
-            while before >= 0 and not text.startswith(self._texts[before]):
-                before = self._shorter[before]
-            self._shorter.append(before)
-
-    def follow(self, value: str, nodes: list[_Node]) -> None:
-        """Add the nodes of the texts that a value begins with."""
-        number = bisect_right(self._texts, value) - 1
-        while number >= 0:
-            if value.startswith(self._texts[number]):
-                nodes.append(self._nodes[number])
-            number = self._shorter[number]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from msgspec import Struct
+
 from limen.errors import InvalidInput, shown
 from limen.model.network import (
     Network,
@@ -89,15 +91,12 @@ class Values:
         return " or ".join([*sorted(self.exact), *globs, *self.addresses])
 
 
-class Condition:
+class Condition(Struct, frozen=True):
     """All that a rule asks of one attribute."""
 
-    __slots__ = ("is_", "not_", "present")
-
-    def __init__(self, is_: Values | None, not_: Values | None, present: bool | None) -> None:
-        self.is_: Values | None = is_
-        self.not_: Values | None = not_
-        self.present: bool | None = present
+    is_: Values | None
+    not_: Values | None
+    present: bool | None
 
     def holds(self, value: str | None) -> bool:
         """Return whether a value will do; None is an attribute that is absent."""

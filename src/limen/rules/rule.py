@@ -97,8 +97,6 @@ class Rule(Struct, frozen=True, kw_only=True):
     span: Span
     circles: tuple[bytes, bytes]
     """What places keys for `enforced`, and for `variants`."""
-    is_plain: bool
-    """Whether the same is enforced for every request at any time, at the cost it comes with."""
 
     @property
     def alone(self) -> str:
@@ -198,7 +196,8 @@ def key_of(names: tuple[str, ...], facts: Facts) -> str | None:
             return None
         if name == ADDRESS:
             value = canonical(value)
-        parts.append(f"{name}={_escaped(value)}")
+        escaped = value.replace("%", "%25").replace("|", "%7C")
+        parts.append(f"{name}={escaped}")
     return "|".join(parts)
 
 
@@ -210,9 +209,3 @@ def values_of(names: tuple[str, ...], facts: Facts) -> tuple[str, ...]:
             for name in names
         ]
     )
-
-
-def _escaped(value: str) -> str:
-    if "|" in value or "%" in value:
-        return value.replace("%", "%25").replace("|", "%7C")
-    return value

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from limen.errors import InvalidInput, shown
 from limen.model import Check
@@ -19,38 +19,26 @@ _NOTHING = Allowance(())
 _NOBODY: frozenset[str] = frozenset()
 
 
-class Resolution:
+class Resolution(Struct, eq=False):
     """What a rule set says to one request: what to check, and for which rules."""
 
-    __slots__ = (
-        "_cost",
-        "_facts",
-        "_keys",
-        "_now",
-        "_slots",
-        "_trouble",
-        "applied",
-        "checks",
-        "exempt",
-        "not_applicable",
-        "refused",
-    )
+    _facts: Facts
+    _cost: int
+    _now: float
+    _slots: bool
+    checks: list[Check] = []
+    applied: list[Applied] = []
+    refused: bool = False
+    """Whether a rule refuses without asking the store; then there is nothing to ask."""
+    exempt: list[str] = []
+    """The exemptions that the request comes under."""
+    not_applicable: list[str] = []
+    """Rules that match and are not applied: without a slot to hold, or beyond 100 limits."""
+    _keys: dict[tuple[str, ...], str | None] = {}
+    _trouble: InvalidInput | None = None
 
-    def __init__(self, facts: Facts, cost: int, now: float, slots: bool) -> None:
-        self.checks: list[Check] = []
-        self.applied: list[Applied] = []
-        self.refused: bool = False
-        """Whether a rule refuses without asking the store; then there is nothing to ask."""
-        self.exempt: list[str] = []
-        """The exemptions that the request comes under."""
-        self.not_applicable: list[str] = []
-        """Rules that match and are not applied: without a slot to hold, or beyond 100 limits."""
-        self._facts = facts
-        self._cost = cost
-        self._now = now
-        self._slots = slots
-        self._keys: dict[tuple[str, ...], str | None] = {}
-        self._trouble: InvalidInput | None = None
+    # Without the fields: attributes of a request may be secret.
+    __repr__ = object.__repr__
 
     @classmethod
     def joined(cls, several: Sequence[Resolution]) -> Resolution:
@@ -98,27 +86,13 @@ class Resolution:
         cost_by = rule.cost
         if isinstance(cost_by, str) and cost_by not in self._facts:
             cost_by = None
-        self._check(Applied(rule, allowance, enforce, checks, cost_by=cost_by), key, cost)
-
-    def apply_plain(self, applied: Applied) -> None:
-        """Add what a rule asks for that says the same to everybody, as nearly every rule does."""
-        rule = applied.rule
-        key = self._key(rule.key) if rule.key else rule.alone
-        if key is None:
-            self.apply(rule)
-        else:
-            self._check(applied, key, self._cost)
-
-    def _check(self, applied: Applied, key: str, cost: int) -> None:
-        checks, rule, enforce = self.checks, applied.rule, applied.enforce
-        on_error = rule.on_error
         # What one user does lives on one node, whatever else it is counted by.
         subject = key if len(rule.key) <= 1 else self._key(rule.key[:1])
         if rule.concurrency is not None:
-            checks.append(Check(rule.concurrency, key, 1, subject, enforce, on_error))
-        for limit in applied.allowance.limits:
-            checks.append(Check(limit, key, cost, subject, enforce, on_error))
-        self.applied.append(applied)
+            self.checks.append(Check(rule.concurrency, key, 1, subject, enforce, rule.on_error))
+        for limit in allowance.limits:
+            self.checks.append(Check(limit, key, cost, subject, enforce, rule.on_error))
+        self.applied.append(Applied(rule, allowance, enforce, checks, cost_by=cost_by))
 
     def finish(self) -> None:
         """Keep to what one call of the store takes; raise what has to be raised."""
@@ -127,11 +101,10 @@ class Resolution:
         if len(self.checks) <= MAX_CHECKS:
             return
         # Shadows give way first, then rules for which there is no room behind the others.
-        order = sorted(range(len(self.applied)), key=lambda n: (not self.applied[n].enforce, n))
         kept, room = set(), MAX_CHECKS
-        for number in order:
-            if self.applied[number].checks <= room:
-                room -= self.applied[number].checks
+        for number, each in sorted(enumerate(self.applied), key=lambda item: not item[1].enforce):
+            if each.checks <= room:
+                room -= each.checks
                 kept.add(number)
         checks, applied = self.checks, self.applied
         self.checks, self.applied, first = [], [], 0
@@ -168,7 +141,6 @@ class RuleSet:
     is_timeless: bool
     """Whether it says the same to a request at any time: nothing in it starts or ends."""
     _live: tuple[Rule, ...]
-    _plain: tuple[Applied | None, ...]
     _index: Index
     _exempt: Index
 
@@ -192,14 +164,7 @@ class RuleSet:
                 spans += [override.span for found in table.values() for override in found]
         set_(self, "is_timeless", all(span == Span() for span in spans))
         live = tuple(rule for rule in self.rules if rule.mode != "off")
-        plain = tuple(
-            Applied(rule, rule.allowances.own, True, len(rule.allowances.own.limits))
-            if rule.is_plain
-            else None
-            for rule in live
-        )
         set_(self, "_live", live)
-        set_(self, "_plain", plain)
         set_(self, "_index", Index(rule.conditions for rule in live))
         set_(self, "_exempt", Index(exemption.conditions for exemption in self.exemptions))
 
@@ -217,15 +182,10 @@ class RuleSet:
         spared = self._spared(facts, now, found) if self.exemptions else _NOBODY
         if spared is None:
             return found
-        live, plain = self._live, self._plain
         for number in self._index.find(facts):
-            if spared and live[number].name in spared:
-                continue
-            applied = plain[number]
-            if applied is not None:
-                found.apply_plain(applied)
-            else:
-                found.apply(live[number])
+            rule = self._live[number]
+            if rule.name not in spared:
+                found.apply(rule)
         found.finish()
         return found
 
@@ -240,9 +200,7 @@ class RuleSet:
         if names is not None and not names:
             return self
         rules = [
-            structs.replace(rule, enforced=0, is_plain=False)
-            if names is None or rule.name in names
-            else rule
+            structs.replace(rule, enforced=0) if names is None or rule.name in names else rule
             for rule in self.rules
         ]
         return RuleSet(rules, self.exemptions, version=self.version, document=self.document)
@@ -279,15 +237,12 @@ def _facts(attributes: Mapping[str, str]) -> Mapping[str, str]:
 
 def _texts(attributes: Mapping[str, str]) -> Mapping[str, str]:
     """Return the texts themselves: a subclass may print as something else, as an Enum does."""
-    if not all(isinstance(value, str) for value in attributes.values()):
-        raise InvalidInput(_not_text(attributes))
-    return {name: str.__str__(value) for name, value in attributes.items() if value}
-
-
-def _not_text(attributes: Mapping[str, object]) -> str:
-    wrong: Sequence[str] = [
-        str(name) for name, value in attributes.items() if not isinstance(value, str)
-    ]
-    # Not the value: it may be somebody's API key.
-    kind = type(attributes[wrong[0]]).__name__ if wrong[0] in attributes else "something else"
-    return f"the attribute {shown(wrong[0])} must be text, got {kind}"
+    texts = {}
+    for name, value in attributes.items():
+        if not isinstance(value, str):
+            # Not the value: it may be somebody's API key.
+            kind = type(value).__name__
+            raise InvalidInput(f"the attribute {shown(str(name))} must be text, got {kind}")
+        if value:
+            texts[name] = str.__str__(value)
+    return texts

@@ -16,23 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from limen.errors import shown
 from limen.model.decision import OnError
 from limen.model.grammar import AlgorithmName
-from limen.rules.fields import (
-    Attribute,
-    Cost,
-    Duration,
-    Flag,
-    Key,
-    Limits,
-    LimitsOrNone,
-    Moment,
-    Name,
-    Percent,
-    Prose,
-    Slots,
-    Text,
-    Texts,
-)
-from limen.rules.match import ADDRESS, Values
+from limen.rules import fields
 
 Mode = Literal["enforce", "shadow", "off", "block"]
 Missing = Literal["skip", "deny"]
@@ -57,46 +41,46 @@ def _condition(value: Any) -> Any:
 class ConditionSpec(_Model):
     """What is asked of one attribute. A value or a list alone means `is`."""
 
-    is_: Texts | None = Field(None, alias="is")
+    is_: fields.Texts | None = Field(None, alias="is")
     """One of these: exact text, or with `*` for any characters. For `ip`, addresses and networks:
     `[10.0.0.0/8, 192.0.2.7]`."""
-    not_: Texts | None = Field(None, alias="not")
+    not_: fields.Texts | None = Field(None, alias="not")
     """None of these. Holds too when the attribute is absent."""
-    present: Flag | None = None
+    present: fields.Flag | None = None
     """true: the attribute must be there. false: it must not."""
 
 
 Condition = Annotated[
     ConditionSpec,
-    BeforeValidator(_condition, json_schema_input_type=Texts | ConditionSpec),
+    BeforeValidator(_condition, json_schema_input_type=fields.Texts | ConditionSpec),
 ]
 Match = Annotated[
-    dict[Attribute, Condition], Field(json_schema_extra={"additionalProperties": False})
+    dict[fields.Attribute, Condition], Field(json_schema_extra={"additionalProperties": False})
 ]
 
 
 class TiersSpec(_Model):
     """Limits that depend on an attribute, such as the plan a user pays for."""
 
-    by: Attribute
+    by: fields.Attribute
     """The attribute that names the tier: `plan`."""
-    limits: dict[Text, LimitsOrNone]
+    limits: dict[fields.Text, fields.LimitsOrNone]
     """The limits of each tier: `{free: 60/minute, pro: [600/minute, 20000/day], max: unlimited}`.
     """
-    default: LimitsOrNone | None = None
+    default: fields.LimitsOrNone | None = None
     """For a tier that is not listed. Without it, the rule's own `limits`."""
 
 
 class VariantSpec(_Model):
     """Another way to limit a stable share of the keys, to compare it with the rest."""
 
-    name: Name | None = None
+    name: fields.Name | None = None
     """How verdicts name it. Without one: `v1`, `v2`, ..."""
-    percent: Percent
+    percent: fields.Percent
     """The share of the keys, from 0 to 100. The shares of all variants add up to 100 at most."""
     algorithm: AlgorithmName | None = None
     """Counts the same limits by another algorithm."""
-    limits: LimitsOrNone | None = None
+    limits: fields.LimitsOrNone | None = None
     """Replaces the rule's own `limits`; may be `unlimited`."""
     tiers: TiersSpec | None = None
     """Replaces the rule's `tiers`."""
@@ -106,27 +90,27 @@ class OverrideSpec(_Model):
     """Other limits for some keys: `user 42 gets 5,000/hour until Friday`."""
 
     key: Annotated[
-        dict[Attribute, Text],
+        dict[fields.Attribute, fields.Text],
         Field(json_schema_extra={"additionalProperties": False, "minProperties": 1}),
     ]
     """Whom it is for, by attributes of the rule's `key`: `{user: 42}`."""
-    limits: LimitsOrNone
+    limits: fields.LimitsOrNone
     """What holds instead of the rule's limits, tiers and variants; may be `unlimited`."""
-    description: Prose = ""
+    description: fields.Prose = ""
     """Why it is there, for whoever reads the rules later."""
-    starts: Moment | None = None
+    starts: fields.Moment | None = None
     """From when on: `2026-12-24` or `2026-12-24T18:00Z`, in UTC unless it says otherwise. Without
     it: at once."""
-    ends: Moment | None = None
+    ends: fields.Moment | None = None
     """Until when, not included: `2026-12-27`. Without it: for ever."""
 
 
 class ConcurrencySpec(_Model):
     """How many may run at once."""
 
-    slots: Slots
+    slots: fields.Slots
     """How many at the same time."""
-    lease: Duration
+    lease: fields.Duration
     """How long a holder that died keeps its slot: `60s`. Who is alive renews it."""
 
 
@@ -140,20 +124,20 @@ def _concurrency(value: Any) -> Any:
 class RuleSpec(_Model):
     """One rule: which requests, counted by what, against which limits."""
 
-    name: Name
+    name: fields.Name
     """Names the rule in verdicts, and keeps its counters apart. Another name starts from nothing.
     """
-    description: Prose = ""
+    description: fields.Prose = ""
     """What it is for, for whoever reads the rules later."""
     match: Match = Field(default_factory=dict)
     """Which requests it is for: `{path: /search/*, method: [GET, POST]}`. All of it has to hold.
     Without it: every request."""
-    key: Key = Field(default_factory=list)
+    key: fields.Key = Field(default_factory=list)
     """What is counted apart: `[user]`, `[org, path]`. `[]`, or nothing, counts all together."""
     missing: Missing = "skip"
     """When an attribute of `key` is absent: `skip` the rule, or `deny` the request. `deny` is also
     for the attribute that holds the cost; else a request without it costs what it asks for."""
-    limits: Limits | None = None
+    limits: fields.Limits | None = None
     """One limit, `100/minute`, or a list: `[10/s burst 20, 1000/month]`. With `tiers`: for requests
     that have no tier."""
     concurrency: Annotated[
@@ -166,13 +150,13 @@ class RuleSpec(_Model):
     exact."""
     tiers: TiersSpec | None = None
     """Limits by plan, or by any other attribute."""
-    cost: Cost | None = None
+    cost: fields.Cost | None = None
     """What one request counts here: a number, or the attribute that holds it, such as `tokens`.
     Without it, or without the attribute: the cost that the caller gave, by default 1."""
     mode: Mode = "enforce"
     """`enforce` it; `shadow` counts and reports and never refuses; `off` is not there; `block`
     refuses whoever matches."""
-    enforce_percent: Percent = 100.0
+    enforce_percent: fields.Percent = 100.0
     """The share of keys, from 0 to 100, for which it is enforced; for the rest it is a shadow. A
     key stays where it is when the share grows."""
     variants: list[VariantSpec] = Field(default_factory=list)
@@ -182,28 +166,28 @@ class RuleSpec(_Model):
     on_error: OnError | None = None
     """When the store fails: `local` counts in each process, `open` lets pass, `closed` refuses.
     Without it: the limiter's own setting."""
-    starts: Moment | None = None
+    starts: fields.Moment | None = None
     """From when on the rule is there: `2026-12-24` or `2026-12-24T18:00Z`, in UTC unless it says
     otherwise. Without it: at once."""
-    ends: Moment | None = None
+    ends: fields.Moment | None = None
     """Until when, not included: `2026-12-27`. Without it: for ever."""
 
 
 class ExemptionSpec(_Model):
     """Requests that rules do not apply to."""
 
-    name: Name
+    name: fields.Name
     """Names it in verdicts."""
-    description: Prose = ""
+    description: fields.Prose = ""
     """Why it is there, for whoever reads the rules later."""
     match: Annotated[Match, Field(min_length=1)]
     """Which requests: `{ip: 10.0.0.0/8}`, `{user: [root, ops]}`. All of it has to hold."""
-    rules: list[Name] | None = None
+    rules: list[fields.Name] | None = None
     """Which rules they are exempt from, by name. Without it: all."""
-    starts: Moment | None = None
+    starts: fields.Moment | None = None
     """From when on: `2026-12-24` or `2026-12-24T18:00Z`, in UTC unless it says otherwise. Without
     it: at once."""
-    ends: Moment | None = None
+    ends: fields.Moment | None = None
     """Until when, not included: `2026-12-27`. Without it: for ever."""
 
 
@@ -236,8 +220,3 @@ def _in_one_line(of: dict[str, Any]) -> dict[str, Any]:
     """Join the lines of a description: an editor breaks them where it likes."""
     text = of.get("description")
     return {**of, "description": " ".join(text.split())} if isinstance(text, str) else of
-
-
-def values(texts: list[str], attribute: str) -> Values:
-    """Return what a condition on this attribute is matched by."""
-    return Values(texts, are_addresses=attribute == ADDRESS)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import yaml
+from msgspec import Struct
 
 from limen.errors import InvalidRules, Problem, shown
 
@@ -56,17 +57,12 @@ class Text:
         return line
 
 
-class _Mark:
+class _Mark(Struct):
     """The line where a value stands, and the marks of what is in it."""
 
-    __slots__ = ("line", "size", "within")
-
-    def __init__(
-        self, line: int, size: int = 1, within: dict[str | int, _Mark] | None = None
-    ) -> None:
-        self.line: int = line
-        self.size: int = size
-        self.within: dict[str | int, _Mark] = {} if within is None else within
+    line: int
+    size: int = 1
+    within: dict[str | int, _Mark] = {}
 
     def add(self, step: str | int, mark: _Mark) -> None:
         """Add the mark of an item."""

@@ -386,7 +386,7 @@ def test_server_that_dies_in_the_middle_of_a_save_writes_nothing(
         ledger = await Ledger.locked(connection)
         saved = await ledger.append(SECOND, act("ann", ""))
         postgres.kill()
-        await ledger.record("save", saved, act("ann", ""))
+        await ledger.record("save", act("ann", ""), saved)
 
     try:
         start = time.monotonic()

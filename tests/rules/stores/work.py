@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from limen.errors import Conflict, StoreError
-from limen.rules.stores.condition import Obstacle
+from limen.rules.stores.ledger import Obstacle
 from limen.rules.stores.sql import SqlStore
 
 PATIENT_S = 30.0

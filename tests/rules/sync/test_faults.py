@@ -16,7 +16,7 @@ from limen.rules.stores.sql import SqlStore
 from limen.rules.sync import Follower, Status, seek
 from limen.rules.sync import cache as cache_module
 from limen.rules.sync import follow as follow_module
-from limen.rules.sync.last_good import LastGood
+from limen.rules.sync.files import LastGood
 from limen.rules.sync.switch import turned_on
 from tests.faults.proxy import Proxy, proxy
 from tests.postgres import Postgres

@@ -20,7 +20,7 @@ from limen.rules import RuleSet, load, parse
 from limen.rules.stores import Snapshot
 from limen.rules.stores.file import FileStore
 from limen.rules.sync import Follower, seek
-from limen.rules.sync.last_good import LastGood, replace
+from limen.rules.sync.files import LastGood, replace
 from tests.waiting import wait_until
 
 TICK_S = 0.01
@@ -94,24 +94,6 @@ def test_a_file_is_named_by_what_it_says(file: Path) -> None:
     assert asyncio.run(store.version()) != snapshot.version
 
 
-def age(file: Path) -> None:
-    """Let a file be an hour old."""
-    then = time.time() - 3_600
-    os.utime(file, (then, then))
-
-
-def test_a_file_is_not_read_again_before_it_changes(file: Path) -> None:
-    age(file)
-    store = FileStore(file)
-    asyncio.run(store.version())
-    file.chmod(0o000)
-    held, store._raw = store._raw, None
-    asyncio.run(store.load())
-    assert store._raw is None, "it was read"
-    file.chmod(0o600)
-    store._raw = held
-
-
 def test_a_change_within_one_tick_of_the_clock_of_files_is_seen(file: Path) -> None:
     """The same length, the same file, and the same time: only what it says is another."""
     before = file.stat()
@@ -134,10 +116,10 @@ def test_a_bad_file_is_not_parsed_again_before_it_changes(file: Path) -> None:
     for _ in range(2):
         with pytest.raises(InvalidRules, match="line 1: rules: expected a list, got 5"):
             asyncio.run(store.version())
-    found = store._found
+    found = store._parsed
     with pytest.raises(InvalidRules):
         asyncio.run(store.load())
-    assert store._found is found
+    assert store._parsed is found
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from limen.errors import StoreError
-from limen.rules.sync import Follower, follow, instance_file
-from limen.rules.sync.instance_file import InstanceFile
+from limen.rules.sync import Follower, files, follow
+from limen.rules.sync.files import InstanceFile
 from tests.servers import Server
 from tests.waiting import wait_until
 
@@ -25,7 +25,7 @@ def test_larger_number_is_written_at_once_and_a_smaller_one_after_a_minute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1_000.0
-    monkeypatch.setattr("limen.rules.sync.instance_file.time.monotonic", lambda: now)
+    monkeypatch.setattr("limen.rules.sync.files.time.monotonic", lambda: now)
     file = InstanceFile(tmp_path)
     assert file.read() == 1
     file.keep(1)
@@ -77,7 +77,7 @@ def test_follower_goes_by_redis_when_the_fleet_is_visible_again(
     lite: str, redis_url: str, follow: Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("limen.rules.sync.follow.ALIVE_S", 0.5)
-    monkeypatch.setattr(instance_file, "SETTLE_S", 1.0)
+    monkeypatch.setattr(files, "SETTLE_S", 1.0)
     file, told = InstanceFile(tmp_path / "host"), list[int]()
     file.keep(4)
     follow(lite, redis_url, on_instances=told.append)

@@ -12,7 +12,7 @@ from limen.rules.stores import Snapshot
 from limen.rules.stores.file import FileStore
 from limen.rules.stores.sql import SqlStore
 from limen.rules.sync import Poisoned
-from limen.rules.sync.last_good import NAME, LastGood
+from limen.rules.sync.files import RULES, LastGood
 from tests.rules.sync.processes import rule_set
 
 SOURCE = "file:/etc/limen/rules.yaml"
@@ -26,7 +26,7 @@ def test_what_is_kept_is_read_and_nothing_else_is_left_there(tmp_path: Path) -> 
         entry = kept.read()
         assert entry is not None
         assert entry.snapshot == Snapshot(str(number), rule_set(number, 5))
-    assert [path.name for path in kept.path.parent.iterdir()] == [NAME]
+    assert [path.name for path in kept.path.parent.iterdir()] == [RULES]
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\x00" * 100])
@@ -54,7 +54,7 @@ def test_what_cannot_be_read_or_written_is_one_line(tmp_path: Path) -> None:
         kept.read()
     with pytest.raises(StoreError, match=r"last-good\.json cannot be written: Is a directory"):
         kept.write(Snapshot("1", rule_set(1, 5)))
-    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    assert [path.name for path in tmp_path.iterdir()] == [RULES]
 
 
 def test_threads_that_keep_together_leave_one_whole_file(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_threads_that_keep_together_leave_one_whole_file(tmp_path: Path) -> None
     for thread in threads:
         thread.join()
     assert not errors
-    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    assert [path.name for path in tmp_path.iterdir()] == [RULES]
 
 
 @pytest.mark.parametrize("source", ["file:/etc/limen/other.yaml", ""])

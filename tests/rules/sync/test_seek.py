@@ -17,9 +17,8 @@ from limen.rules.stores import Snapshot
 from limen.rules.stores.sql import SqlStore
 from limen.rules.sync import RuleCache
 from limen.rules.sync.entry import Entry
-from limen.rules.sync.last_good import LastGood
-from limen.rules.sync.notes import Notes
-from limen.rules.sync.seek import Seeker
+from limen.rules.sync.files import LastGood
+from limen.rules.sync.seek import Notes, Seeker
 from limen.rules.sync.switch import turned_off, turned_on
 from tests.faults.proxy import Proxy
 from tests.rules.sync.conftest import HOST, Watched, save

@@ -25,7 +25,7 @@ from limen.rules.stores.file import FileStore
 from limen.rules.stores.sql import SqlStore
 from limen.rules.sync import Follower, RuleCache, Switch, SwitchFile
 from limen.rules.sync import follow as follow_module
-from limen.rules.sync.last_good import LastGood
+from limen.rules.sync.files import LastGood
 from limen.rules.sync.switch import NAME, decode, encode, turned_off, turned_on
 from tests.postgres import Postgres
 from tests.rules.sync.conftest import Watched, at_cache, publish, save

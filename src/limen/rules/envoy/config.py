@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from limen.errors import InvalidInput, InvalidRules, Problem, did_you_mean, shown
 from limen.http import OPTIONAL_WHITESPACE
+from limen.rules.document import decode
 from limen.rules.envoy.descriptor import EMPTY
 from limen.rules.findings import got, path_text, unknown_field
 from limen.rules.match import Glob
@@ -131,11 +132,7 @@ class Reader:
     def read(self, raw: bytes) -> Config | None:
         """Return what the file says. It is good for nothing if a problem was noted."""
         try:
-            self._text = read(raw.decode("utf-8-sig"))
-        except UnicodeDecodeError as error:
-            line = raw.count(b"\n", 0, error.start) + 1
-            self.problems.append(Remark(self._file, Problem("", "this is not text in UTF-8", line)))
-            return None
+            self._text = read(decode(raw))
         except InvalidRules as error:
             self.problems += [Remark(self._file, problem) for problem in error.problems]
             return None

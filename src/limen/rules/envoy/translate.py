@@ -120,14 +120,13 @@ class _Writer:
     ) -> Iterator[tuple[Way, tuple[Condition, ...]]]:
         """Yield every entry that can be reached, with the way to it and what holds on the way."""
         first: dict[tuple[str, str], Descriptor] = {}
-        order = _Order(level)
         for entry in level:
             same = first.setdefault((entry.key, entry.value), entry)
             if same is not entry:
                 where = f"the same key and value stand in {same.place}"
                 self.problems.append(entry.place.remark(where))
                 continue
-            before = order.before(entry)
+            before = _looked_up_before(entry, level)
             hides = next((other for other in before if _hides(other, entry)), None)
             if hides is not None:
                 self.notes.append(
@@ -214,24 +213,17 @@ def _by_domain(
     return found
 
 
-class _Order:
-    """In which order the entries of a level are looked up."""
-
-    def __init__(self, level: Iterable[Descriptor]) -> None:
-        self._beside: dict[str, list[Descriptor]] = {}
-        for entry in level:
-            self._beside.setdefault(entry.key, []).append(entry)
-
-    def before(self, entry: Descriptor) -> list[Descriptor]:
-        """Return the entries that are looked up before another one, in the order of the file."""
-        if entry.is_exact:
-            return []
-        found, is_earlier = [], True
-        for other in self._beside[entry.key]:
-            is_earlier = is_earlier and other is not entry
-            if other.is_exact or (other.value and (is_earlier or not entry.value)):
-                found.append(other)
-        return found
+def _looked_up_before(entry: Descriptor, level: Iterable[Descriptor]) -> list[Descriptor]:
+    """Return the entries of a level that are looked up before another one, in their order."""
+    if entry.is_exact:
+        return []
+    found, is_earlier = [], True
+    for other in level:
+        is_earlier = is_earlier and other is not entry
+        precedes = other.is_exact or (other.value and (is_earlier or not entry.value))
+        if other.key == entry.key and precedes:
+            found.append(other)
+    return found
 
 
 def _hides(other: Descriptor, entry: Descriptor) -> bool:

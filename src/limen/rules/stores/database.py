@@ -6,10 +6,11 @@ None is kept open, so a store works in any event loop, after a fork, and after i
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
-import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -44,15 +45,16 @@ class Database:
         self._connect_timeout = connect_timeout
         self._busy_timeout = busy_timeout
         self._lock_ms = max(1, round(busy_timeout * 1_000))  # 0 would be without a bound
-        self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._engines: dict[asyncio.AbstractEventLoop, AsyncEngine] = {}
         """One for each loop: until its first connection is there, an engine holds a lock that is
         the loop's. Another loop would not be woken by it, and the child of a fork never get it."""
 
     async def read(self, work: Work[T]) -> T:
-        """Do some work in a transaction that reads, and waits for no writer."""
-        return await self._run(self._engine("BEGIN"), work)
+        """Do some work in a transaction that reads one moment, and waits for no writer."""
+        engine = self._engine("BEGIN")
+        if self.address.kind == "postgresql":
+            engine = engine.execution_options(isolation_level="REPEATABLE READ")
+        return await self._run(engine, work)
 
     async def write(self, work: Work[T]) -> T:
         """Do some work in a transaction: all of it is written at the end, or nothing."""
@@ -88,6 +90,20 @@ class Database:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
 
+    def unwritable_path(self) -> Path | None:
+        """Return the file of SQLite, or its folder, if this user cannot write it."""
+        path = self.address.path
+        if path is None:
+            return None
+        try:
+            path.stat()
+        except FileNotFoundError:
+            return None
+        except OSError:
+            pass  # of a folder on the way; `access` says the same
+        # SQLite also writes files beside it, for which it needs the folder.
+        return next((each for each in (path, path.parent) if not os.access(each, os.W_OK)), None)
+
     async def close(self) -> None:
         """Let go of what is left. A later use opens it again."""
         engine = self._engines.pop(asyncio.get_running_loop(), None)
@@ -99,9 +115,8 @@ class Database:
         loop = asyncio.get_running_loop()
         engine = self._engines.get(loop)
         if engine is None:
-            # An engine may hold the loop that it belongs to, and would stay with it.
-            for known in [each() for each in self._engines.keyrefs()]:
-                if known is not None and known.is_closed():
+            for known in list(self._engines):
+                if known.is_closed():
                     self._engines.pop(known, None)
             if self.address.kind == "sqlite":
                 engine = _sqlite(self.address, self._busy_timeout)

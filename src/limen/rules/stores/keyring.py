@@ -10,12 +10,11 @@ from typing import Any
 
 import msgspec
 from msgspec import structs
-from sqlalchemy import Row, delete, func, insert, or_, select, true, update
+from sqlalchemy import Row, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from limen.errors import InvalidInput, StoreError
-from limen.rules.stores.faults import NotPrepared
-from limen.rules.stores.ledger import Act, Ledger, State, state_in
+from limen.rules.stores.ledger import Act, Ledger
 from limen.rules.stores.records import stamp
 from limen.rules.stores.tables import STATE, TOKENS
 from limen.rules.stores.tokens import (
@@ -35,23 +34,11 @@ async def all_tokens(connection: AsyncConnection) -> list[Token]:
     return [_token(row) for row in await connection.execute(query)]
 
 
-async def state_and_tokens(connection: AsyncConnection) -> tuple[State, list[Token]]:
-    """Return the state, and the tokens as they were at that very moment."""
-    # In one query: between two, PostgreSQL may let a writer in.
-    query = select(
-        STATE.c.latest, STATE.c.active, STATE.c.audit_id, STATE.c.audit_hash, TOKENS
-    ).select_from(STATE.outerjoin(TOKENS, true()))
-    rows = (await connection.execute(query)).all()
-    if not rows:
-        raise NotPrepared
-    return state_in(rows[0]), [_token(row) for row in rows if row.id is not None]
-
-
 async def add(ledger: Ledger, granted: Grant, what: Act) -> tuple[Token, str]:
     """Create a token; return it with its secret."""
     connection = ledger.connection
     await _make_room(connection, what.at)
-    secret = await _unused_secret(connection)
+    secret = new_secret()
     token = Token(
         id=id_of(secret),
         role=granted.role,
@@ -65,7 +52,7 @@ async def add(ledger: Ledger, granted: Grant, what: Act) -> tuple[Token, str]:
     times = {"created_at": stamp(token.created_at), "expires_at": expires_at}
     await connection.execute(insert(TOKENS).values({**structs.asdict(token), **times}))
     await _count_change(connection)
-    await ledger.note("token-create", str(token), what, fingerprint(token))
+    await ledger.record("token-create", what, subject=str(token), digest=fingerprint(token))
     return token, secret
 
 
@@ -85,7 +72,7 @@ async def revoke(ledger: Ledger, id: str, what: Act) -> Token:
     )
     await _count_change(connection)
     named = structs.replace(what, comment=token.name)
-    await ledger.note("token-revoke", str(token), named, fingerprint(token))
+    await ledger.record("token-revoke", named, subject=str(token), digest=fingerprint(token))
     return structs.replace(token, revoked_at=what.at, revoked_by=what.author)
 
 
@@ -104,14 +91,6 @@ async def _make_room(connection: AsyncConnection, now: datetime) -> None:
             "or give new ones an expiry: see `limen token list`"
         )
     await connection.execute(delete(TOKENS).where(TOKENS.c.id.in_(ended)))
-
-
-async def _unused_secret(connection: AsyncConnection) -> str:
-    while True:
-        secret = new_secret()
-        taken = select(TOKENS.c.id).where(TOKENS.c.id == id_of(secret))
-        if await connection.scalar(taken) is None:
-            return secret
 
 
 async def _count_change(connection: AsyncConnection) -> None:

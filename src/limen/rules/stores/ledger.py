@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct, structs
-from sqlalchemy import Row, insert, select, update
+from sqlalchemy import Row, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from limen.errors import Conflict, InvalidInput, StoreError
@@ -26,7 +26,6 @@ from limen.rules.stores.records import (
     chained,
     dumped,
     stamp,
-    unstamped,
     valid_author,
     valid_comment,
 )
@@ -54,6 +53,15 @@ class State(Struct):
     audit_hash: str
 
 
+class Obstacle(Struct, frozen=True):
+    """The reason why a database accepts no changes."""
+
+    kind: Literal["schema", "read-only"]
+    """`schema`: a newer limen made the tables. `read-only`: the server or the file is."""
+    reason: str
+    """For the log: what was found, and how to fix it."""
+
+
 def act(author: str, comment: str, at: datetime | None = None) -> Act:
     """Return an act of now, or of another time, or raise `InvalidInput`."""
     return Act(valid_author(author), valid_comment(comment), at or datetime.now(UTC))
@@ -66,12 +74,34 @@ async def state_of(connection: AsyncConnection, *, lock: bool = False) -> State:
     row = (await connection.execute(query.with_for_update() if lock else query)).one_or_none()
     if row is None:
         raise NotPrepared
-    return state_in(row)
-
-
-def state_in(row: Any) -> State:
-    """Return the state that a row of a query tells."""
     return State(row.latest or 0, row.active or 0, row.audit_id, row.audit_hash)
+
+
+async def tokens_version(connection: AsyncConnection) -> tuple[int, Obstacle | None]:
+    """Return the version of the tokens, and why the database accepts no changes if it does not.
+
+    One query, which writes nothing. Raises `NotPrepared`.
+    """
+    columns = [
+        select(STATE.c.tokens).scalar_subquery().label("tokens"),
+        select(SCHEMA.c.version_num).scalar_subquery().label("revision"),
+    ]
+    is_postgresql = connection.dialect.name == "postgresql"
+    if is_postgresql:
+        columns.append(func.pg_is_in_recovery().label("is_standby"))
+        columns.append(func.current_setting("transaction_read_only").label("read_only"))
+    row = (await connection.execute(select(*columns))).one()
+    if row.tokens is None:
+        raise NotPrepared
+    obstacle = None
+    if error := newer_schema(row.revision):
+        obstacle = Obstacle("schema", str(error))
+    elif is_postgresql and row.is_standby:
+        reason = "the server is a standby; use the address of the primary"
+        obstacle = Obstacle("read-only", reason)
+    elif is_postgresql and row.read_only == "on":
+        obstacle = Obstacle("read-only", "default_transaction_read_only is on; turn it off")
+    return int(row.tokens), obstacle
 
 
 async def find(
@@ -198,17 +228,6 @@ class Ledger:
         )
         return await self.find(version)
 
-    async def record(self, action: Action, rule_set: StoredRuleSet, what: Act) -> None:
-        """Add a row about a version to the audit, and activate it if that was the action."""
-        before = self.state.active
-        if action != "save":
-            self.state.active = rule_set.version
-        await self._enter(action, what, rule_set.digest, version=rule_set.version, before=before)
-
-    async def note(self, action: Action, subject: str, what: Act, digest: str = "") -> None:
-        """Add a row to the audit about something else than a version."""
-        await self._enter(action, what, digest, subject=subject)
-
     async def touch(self) -> None:
         """Write the state, and leave it as it is.
 
@@ -219,42 +238,41 @@ class Ledger:
         for number in (audit_id + 1, audit_id):
             await self.connection.execute(update(STATE).values(audit_id=number))
 
-    async def _enter(
+    async def record(
         self,
         action: Action,
         what: Act,
-        digest: str,
+        rule_set: StoredRuleSet | None = None,
         *,
-        version: int | None = None,
-        before: int = 0,
         subject: str = "",
+        digest: str = "",
     ) -> None:
-        """Append an audit row, and write the state that it leads to."""
+        """Append an audit row, about a version or a subject, and write the state.
+
+        A version is activated if that was the action.
+        """
         state = self.state
         row = AuditRow(
             id=state.audit_id + 1,
             at=what.at,
             actor=what.author,
             action=action,
-            version=version,
-            before=before,
+            version=rule_set.version if rule_set else None,
+            before=state.active if rule_set else 0,
             comment=what.comment,
-            digest=digest,
+            digest=rule_set.digest if rule_set else digest,
             hash="",
             subject=subject,
         )
+        if rule_set is not None and action != "save":
+            state.active = rule_set.version
         state.audit_id, state.audit_hash = row.id, chained(state.audit_hash, row)
         values = {**structs.asdict(row), "at": stamp(row.at), "hash": state.audit_hash}
         values["active_before"] = values.pop("before") or None
         await self.connection.execute(insert(AUDIT).values(values))
-        await self.connection.execute(
-            update(STATE).values(
-                latest=state.latest or None,
-                active=state.active or None,
-                audit_id=state.audit_id,
-                audit_hash=state.audit_hash,
-            )
-        )
+        changed = {"latest": state.latest or None, "active": state.active or None}
+        chain = {"audit_id": state.audit_id, "audit_hash": state.audit_hash}
+        await self.connection.execute(update(STATE).values({**changed, **chain}))
 
 
 def _rule_set(row: Row[Any], active: int, document: dict[str, Any] | None) -> StoredRuleSet:
@@ -265,7 +283,7 @@ def _rule_set(row: Row[Any], active: int, document: dict[str, Any] | None) -> St
         digest=row.digest,
         author=row.author,
         comment=row.comment,
-        created_at=unstamped(row.created_at),
+        created_at=datetime.fromisoformat(row.created_at),
         changes=_decoded(row.changes, row.version, list[Change]),
         active=row.version == active,
     )
@@ -274,7 +292,7 @@ def _rule_set(row: Row[Any], active: int, document: dict[str, Any] | None) -> St
 def _audit_row(row: Row[Any]) -> AuditRow:
     values = dict(row._mapping)
     values["before"] = values.pop("active_before") or 0
-    return AuditRow(**{**values, "at": unstamped(row.at)})
+    return AuditRow(**{**values, "at": datetime.fromisoformat(row.at)})
 
 
 def _decoded(text: str, version: int, kind: type[T]) -> T:

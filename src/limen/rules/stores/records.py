@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -90,30 +91,24 @@ def copied(document: dict[str, Any]) -> dict[str, Any]:
 
     Raises `InvalidRules` for what would not come back as it was: dates, tuples, numbers as keys.
     """
-    try:
+    copy: dict[str, Any] | None = None
+    with suppress(TypeError, ValueError, RecursionError):
         text = dumped(document)
         text.encode()
-        copy: dict[str, Any] = json.loads(text)
-    except (TypeError, ValueError, RecursionError):
-        raise _not_plain() from None
-    if copy != document:
-        raise _not_plain()
+        copy = json.loads(text)
+    if copy is None or copy != document:
+        message = (
+            "rules are plain JSON data: mappings with text keys, lists, text, finite numbers, "
+            "true, false and null; write dates in quotes"
+        )
+        raise InvalidRules([Problem("", message)])
     return copy
 
 
 def chained(previous: str, row: AuditRow) -> str:
     """Return the hash of a row, which covers its content and the hash of the row before it."""
-    content: list[Any] = [
-        previous,
-        row.id,
-        stamp(row.at),
-        row.actor,
-        row.action,
-        row.version,
-        row.before,
-        row.comment,
-        row.digest,
-    ]
+    content: list[Any] = [previous, row.id, stamp(row.at), row.actor, row.action]
+    content += [row.version, row.before, row.comment, row.digest]
     if row.subject:
         # Not when it is empty: the rows of an older limen, which had none, hash as they did.
         content.append(row.subject)
@@ -123,11 +118,6 @@ def chained(previous: str, row: AuditRow) -> str:
 def stamp(at: datetime) -> str:
     """Return a time as it is kept: text in UTC that sorts, alike in every database."""
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def unstamped(text: str) -> datetime:
-    """Return the time that `stamp` wrote."""
-    return datetime.fromisoformat(text)
 
 
 def valid_author(author: str) -> str:
@@ -143,14 +133,6 @@ def valid_comment(comment: str) -> str:
 def valid_subject(subject: str) -> str:
     """Return what an act is about, or raise `InvalidInput`."""
     return valid_text("subject", subject, MAX_SUBJECT, meaning="what the act is about")
-
-
-def valid_action(action: RecordedAction) -> RecordedAction:
-    """Return an action that is told to the books, or raise `InvalidInput`."""
-    if action not in get_args(RecordedAction):
-        expected = " or ".join(get_args(RecordedAction))
-        raise InvalidInput(f"action must be {expected}, got {shown(action)}")
-    return action
 
 
 def valid_version(name: str, value: int, lowest: int = 1) -> int:
@@ -177,15 +159,3 @@ def valid_text(name: str, value: str, longest: int, meaning: str | None = None) 
 def dumped(value: Any) -> str:
     """Return plain data as the one text that is kept, and that digests are made of."""
     return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-
-
-def _not_plain() -> InvalidRules:
-    return InvalidRules(
-        [
-            Problem(
-                "",
-                "rules are plain JSON data: mappings with text keys, lists, text, finite numbers, "
-                "true, false and null; write dates in quotes",
-            )
-        ]
-    )

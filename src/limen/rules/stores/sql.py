@@ -21,27 +21,15 @@ from limen.rules.stores.records import (
     RecordedAction,
     StoredRuleSet,
     copied,
-    valid_action,
     valid_subject,
     valid_version,
 )
 from limen.rules.stores.tokens import Role, Token, grant, id_of
 
 try:
-    from limen.rules.stores import condition, keyring
+    from limen.rules.stores import keyring, ledger
     from limen.rules.stores.database import CONNECT_S, Database, Work
     from limen.rules.stores.faults import TO_PREPARE, NewerSchema, NotPrepared
-    from limen.rules.stores.ledger import (
-        Ledger,
-        act,
-        audit_rows,
-        find,
-        find_active,
-        find_latest,
-        newest,
-        state_of,
-        was_active,
-    )
     from limen.rules.stores.verify import verify
 except ModuleNotFoundError as _error:
     raise missing(_error.name) from None
@@ -74,7 +62,7 @@ class SqlStore:
                 f"busy_timeout must be seconds from 0 to 3600, got {shown(busy_timeout)}"
             )
         self._database = Database(self._address, busy_timeout, connect_timeout)
-        self.obstacle: condition.Obstacle | None = None
+        self.obstacle: ledger.Obstacle | None = None
         """Why the database accepts no changes, as the last `tokens_version` found; None when it
         does. Stays as it is while the database does not answer."""
 
@@ -100,7 +88,7 @@ class SqlStore:
 
     async def version(self) -> str:
         """Return the active version, such as `7`; empty when none is."""
-        active = (await self._read(state_of)).active
+        active = (await self._read(ledger.state_of)).active
         return str(active) if active else ""
 
     async def load(self) -> Snapshot | None:
@@ -112,31 +100,31 @@ class SqlStore:
 
     async def active(self) -> StoredRuleSet | None:
         """Return the active version with all that is known of it; None when there is none."""
-        return await self._read(find_active)
+        return await self._read(ledger.find_active)
 
     async def latest(self) -> StoredRuleSet | None:
         """Return the newest version, active or not: the one that edits start from."""
-        return await self._read(find_latest)
+        return await self._read(ledger.find_latest)
 
     async def get(self, version: int) -> StoredRuleSet:
         """Return one version. Raises `InvalidInput` when there is none such."""
         valid_version("version", version)
-        return await self._read(lambda opened: find(opened, version))
+        return await self._read(lambda opened: ledger.find(opened, version))
 
     async def was_active(self, version: int) -> bool:
         """Return whether a version is active, or was at any time; else it is a draft."""
         valid_version("version", version)
-        return await self._read(lambda opened: was_active(opened, version))
+        return await self._read(lambda opened: ledger.was_active(opened, version))
 
     async def history(self, limit: int = 50, before: int | None = None) -> list[StoredRuleSet]:
         """Return versions without their documents, newest first; `before` a version, to go on."""
         _valid_page(limit, before)
-        return await self._read(lambda opened: newest(opened, limit, before))
+        return await self._read(lambda opened: ledger.newest(opened, limit, before))
 
     async def audit(self, limit: int = 50, before: int | None = None) -> list[AuditRow]:
         """Return who did what, newest first; `before` the id of a row, to go on from there."""
         _valid_page(limit, before)
-        return await self._read(lambda opened: audit_rows(opened, limit, before=before))
+        return await self._read(lambda opened: ledger.audit_rows(opened, limit, before=before))
 
     async def verify_audit(self) -> None:
         """Raise `StoreError` when a rule set or an audit row is not as limen wrote it."""
@@ -159,20 +147,20 @@ class SqlStore:
         """
         check(document)
         ours = copied(document)
-        what = act(author, comment)
+        what = ledger.act(author, comment)
         if base is not None:
             valid_version("base", base, lowest=0)
 
-        async def work(ledger: Ledger) -> StoredRuleSet:
-            ledger.expect_latest(base)
-            latest = ledger.state.latest
-            found = await ledger.find(latest) if latest else None
+        async def work(books: ledger.Ledger) -> StoredRuleSet:
+            books.expect_latest(base)
+            latest = books.state.latest
+            found = await books.find(latest) if latest else None
             if found is None or found.digest != digest(ours):
-                found = await ledger.append(ours, what)
-                await ledger.record("save", found, what)
-            if activate and ledger.state.active != found.version:
-                await ledger.record("activate", found, what)
-            return await ledger.find(found.version)
+                found = await books.append(ours, what)
+                await books.record("save", what, found)
+            if activate and books.state.active != found.version:
+                await books.record("activate", what, found)
+            return await books.find(found.version)
 
         return await self._write(work)
 
@@ -185,16 +173,16 @@ class SqlStore:
         Raises `InvalidInput` when there is no such version.
         """
         valid_version("version", version)
-        what = act(author, comment)
+        what = ledger.act(author, comment)
         if expected is not None:
             valid_version("expected", expected, lowest=0)
 
-        async def work(ledger: Ledger) -> StoredRuleSet:
-            ledger.expect_active(expected)
-            found = await ledger.find(version)
+        async def work(books: ledger.Ledger) -> StoredRuleSet:
+            books.expect_active(expected)
+            found = await books.find(version)
             if not found.active:
-                await ledger.record("activate", found, what)
-            return await ledger.find(version)
+                await books.record("activate", what, found)
+            return await books.find(version)
 
         return await self._write(work)
 
@@ -208,17 +196,17 @@ class SqlStore:
         valid any more.
         """
         valid_version("version", version)
-        what = act(author, comment or f"rollback to version {version}")
+        what = ledger.act(author, comment or f"rollback to version {version}")
         if base is not None:
             valid_version("base", base, lowest=0)
 
-        async def work(ledger: Ledger) -> StoredRuleSet:
-            ledger.expect_latest(base)
-            document = (await ledger.find(version)).document or {}
+        async def work(books: ledger.Ledger) -> StoredRuleSet:
+            books.expect_latest(base)
+            document = (await books.find(version)).document or {}
             check(document)
-            found = await ledger.append(document, what)
-            await ledger.record("rollback", found, what)
-            return await ledger.find(found.version)
+            found = await books.append(document, what)
+            await books.record("rollback", what, found)
+            return await books.find(found.version)
 
         return await self._write(work)
 
@@ -231,8 +219,8 @@ class SqlStore:
         is past or has no time zone, and when there are too many tokens.
         """
         granted = grant(role, name, expires_at)
-        what = act(author, granted.name)
-        return await self._write(lambda ledger: keyring.add(ledger, granted, what))
+        what = ledger.act(author, granted.name)
+        return await self._write(lambda books: keyring.add(books, granted, what))
 
     async def revoke_token(self, id: str, author: str) -> Token:
         """Let a token hold no longer; nothing is written when it does not already.
@@ -240,8 +228,8 @@ class SqlStore:
         `id` may also be the secret itself. Raises `InvalidInput` when there is no such token.
         """
         token_id = id_of(id)
-        what = act(author, "")
-        return await self._write(lambda ledger: keyring.revoke(ledger, token_id, what))
+        what = ledger.act(author, "")
+        return await self._write(lambda books: keyring.revoke(books, token_id, what))
 
     async def tokens(self) -> list[Token]:
         """Return the tokens, newest first; also those that expired or were revoked."""
@@ -252,17 +240,18 @@ class SqlStore:
 
         Also finds out whether the database accepts changes: see `obstacle`.
         """
-        path = self._address.path
-        obstacle = None if path is None else await asyncio.to_thread(condition.file_obstacle, path)
-        if obstacle is not None:
-            self.obstacle = obstacle
+        obstacle = None
+        unwritable = await asyncio.to_thread(self._database.unwritable_path)
+        if unwritable is not None:
+            reason = f"this user cannot write {unwritable}; allow it, or mount it writable"
+            self.obstacle = obstacle = ledger.Obstacle("read-only", reason)
         try:
-            found = await self._read(condition.look)
+            version, known = await self._read(ledger.tokens_version)
         except NewerSchema as error:
-            self.obstacle = condition.Obstacle("schema", str(error))
+            self.obstacle = ledger.Obstacle("schema", str(error))
             raise
-        self.obstacle = found.obstacle or obstacle
-        return found.tokens
+        self.obstacle = known or obstacle
+        return version
 
     async def record(
         self,
@@ -278,14 +267,13 @@ class SqlStore:
         `subject` says what it was done to: `rule search-per-user, user=42`. `at` is the time of the
         act, with a time zone; None is now. Rows are in the order in which they are written.
         """
-        valid_action(action)
         valid_subject(subject)
-        what = act(author, comment, at)
-        await self._write(lambda ledger: ledger.note(action, subject, what))
+        what = ledger.act(author, comment, at)
+        await self._write(lambda books: books.record(action, what, subject=subject))
 
     async def check_writable(self) -> None:
         """Commit a write that leaves the data as it is. Raises `StoreError` if it fails."""
-        await self._write(Ledger.touch)
+        await self._write(ledger.Ledger.touch)
 
     async def close(self) -> None:
         """Let go of the database. A later call opens it again."""
@@ -294,9 +282,9 @@ class SqlStore:
     async def _read(self, work: Work[T]) -> T:
         return await self._run(self._database.read, work)
 
-    async def _write(self, work: Callable[[Ledger], Awaitable[T]]) -> T:
+    async def _write(self, work: Callable[[ledger.Ledger], Awaitable[T]]) -> T:
         async def locked(connection: AsyncConnection) -> T:
-            return await work(await Ledger.locked(connection))
+            return await work(await ledger.Ledger.locked(connection))
 
         return await self._run(self._database.write, locked)
 

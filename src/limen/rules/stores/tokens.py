@@ -95,11 +95,6 @@ def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
 
 
-def looks_like_token(text: str) -> bool:
-    """Return whether a text has the form of a secret; whether one is in force, a store knows."""
-    return isinstance(text, str) and _SECRET.fullmatch(text) is not None
-
-
 def id_of(text: str) -> str:
     """Return the id in a secret, or in itself. Raises `InvalidInput`, which repeats nothing."""
     secret = _SECRET.fullmatch(text) if isinstance(text, str) else None
@@ -124,15 +119,9 @@ def grant(role: Role, name: str, expires_at: datetime | None = None) -> Grant:
 
 def fingerprint(token: Token) -> str:
     """Return the digest of all that never changes of a token: its row in the audit holds it."""
-    content = [
-        token.id,
-        token.role,
-        token.name,
-        token.digest,
-        stamp(token.created_at),
-        token.created_by,
-        None if token.expires_at is None else stamp(token.expires_at),
-    ]
+    expires_at = None if token.expires_at is None else stamp(token.expires_at)
+    content: list[str | None] = [token.id, token.role, token.name, token.digest]
+    content += [stamp(token.created_at), token.created_by, expires_at]
     return hashlib.sha256(dumped(content).encode()).hexdigest()
 
 

@@ -9,29 +9,26 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from limen.errors import StoreError
 from limen.rules.diff import changes
-from limen.rules.stores.keyring import state_and_tokens
+from limen.rules.stores.keyring import all_tokens
 from limen.rules.stores.ledger import State, audit_rows, find, state_of
 from limen.rules.stores.records import AuditRow, chained
-from limen.rules.stores.tables import AUDIT, RULE_SETS
+from limen.rules.stores.tables import RULE_SETS
 from limen.rules.stores.tokens import Token, fingerprint
 
 _PAGE = 200
+_ROWS_BEHIND = "there are rows behind the last one that was written"
 
 
 async def verify(connection: AsyncConnection) -> None:
     """Raise `StoreError` at the first row that was changed, added or removed by another hand."""
-    state, tokens = await state_and_tokens(connection)
+    state, tokens = await state_of(connection), await all_tokens(connection)
     head, previous, active, saved = 0, "", 0, 0
     acts: dict[str, AuditRow] = {}
     document: dict[str, Any] | None = None
-    while head < state.audit_id:
-        # What was committed after we looked at the state is for the next time.
-        rows = [
-            row
-            for row in await audit_rows(connection, _PAGE, after=head)
-            if row.id <= state.audit_id
-        ]
+    while rows := await audit_rows(connection, _PAGE, after=head):
         for row in rows:
+            if row.id > state.audit_id:
+                raise _broken(_ROWS_BEHIND)
             if row.id != head + 1 or row.hash != chained(previous, row):
                 raise _broken(f"row {head + 1} of the audit is not what was written")
             if row.action in ("save", "rollback"):
@@ -42,8 +39,6 @@ async def verify(connection: AsyncConnection) -> None:
                 active = row.version or 0
             elif row.action in ("token-create", "token-revoke"):
                 acts[row.digest] = row
-        if not rows:
-            break
     if (head, previous) != (state.audit_id, state.audit_hash):
         raise _broken(f"the audit ends at row {head} and should at {state.audit_id}")
     if (saved, active) != (state.latest, state.active):
@@ -53,7 +48,8 @@ async def verify(connection: AsyncConnection) -> None:
         )
     for token in tokens:
         _verify_token(token, acts.get(fingerprint(token)))
-    await _verify_ends(connection)
+    if (await connection.scalar(select(func.max(RULE_SETS.c.version))) or 0) > state.latest:
+        raise _broken(_ROWS_BEHIND)
 
 
 async def _verify_rule_set(
@@ -82,19 +78,6 @@ def _verify_token(token: Token, last: AuditRow | None) -> None:
     revoked = (last.at, last.actor) if last.action == "token-revoke" else (None, None)
     if (token.revoked_at, token.revoked_by) != revoked:
         raise _broken(f"whether token {token.id} is revoked is not what was written")
-
-
-async def _verify_ends(connection: AsyncConnection) -> None:
-    """Look for rows behind the last one that limen wrote."""
-    last = select(
-        select(func.max(AUDIT.c.id)).scalar_subquery(),
-        select(func.max(RULE_SETS.c.version)).scalar_subquery(),
-    )
-    audited, saved = (await connection.execute(last)).one()
-    # Asked for again: somebody may have saved a version in between.
-    state = await state_of(connection)
-    if (audited or 0) > state.audit_id or (saved or 0) > state.latest:
-        raise _broken("there are rows behind the last one that was written")
 
 
 def _broken(what: str) -> StoreError:

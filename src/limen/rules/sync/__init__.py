@@ -5,12 +5,4 @@ from limen.rules.sync.entry import Poisoned
 from limen.rules.sync.follow import Follower, Status
 from limen.rules.sync.switch import Switch, SwitchFile
 
-__all__ = [
-    "Follower",
-    "Instance",
-    "Poisoned",
-    "RuleCache",
-    "Status",
-    "Switch",
-    "SwitchFile",
-]
+__all__ = ["Follower", "Instance", "Poisoned", "RuleCache", "Status", "Switch", "SwitchFile"]

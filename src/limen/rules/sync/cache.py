@@ -7,9 +7,9 @@ so that in a cluster one node has them all.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -177,18 +177,11 @@ class RuleCache:
         of it: if it is another one by now, nothing is written. Without them, whatever is not newer
         gives way.
         """
-        done = await self._link.call(
-            "EVAL",
-            _WRITE,
-            "1",
-            self._entry,
-            "*" if seen is None else seen,
-            snapshot.version,
-            secrets.token_hex(8),
-            encode(snapshot),
-            str(TTL_S),
-            "*" if stamp is None else stamp,
-        )
+        entry, write_id = encode(snapshot), secrets.token_hex(8)
+        seen = b"*" if seen is None else seen
+        stamp = b"*" if stamp is None else stamp
+        arguments = (seen, snapshot.version, write_id, entry, str(TTL_S), stamp)
+        done = await self._eval(_WRITE, [self._entry], *arguments)
         if done:
             await self.announce(snapshot.version)
         return bool(done)
@@ -214,7 +207,7 @@ class RuleCache:
     async def claim(self, who: str) -> bool:
         """Return whether it is our turn to ask the database; everybody else relies on us."""
         for_ms = str(CLAIM_S * 1_000)
-        return bool(await self._link.call("EVAL", _CLAIM, "1", self._claim, who, for_ms))
+        return bool(await self._eval(_CLAIM, [self._claim], who, for_ms))
 
     async def turn_switch(self, switch: Switch) -> Switch:
         """Write the kill switch for every host, and announce it; return it with its final time."""
@@ -225,25 +218,15 @@ class RuleCache:
                 # Of a host whose clock is ahead: what is older would be followed by nobody.
                 switch = msgspec.structs.replace(switch, at=before.at + _LATER_S)
             written, size = switches.encode(switch), str(MAX_SWITCH_BYTES)
-            if await self._link.call("EVAL", _TURN, "1", self._switch, seen or b"", written, size):
+            if await self._eval(_TURN, [self._switch], seen or b"", written, size):
                 await self.announce("switch")
                 return switch
         raise StoreError(f"{self.where}: others turn the kill switch at the same time; try again")
 
     async def beat(self, instance: Instance) -> int:
         """Say that we are alive, and with which rules; return how many are."""
-        return int(
-            await self._link.call(
-                "EVAL",
-                _BEAT,
-                "2",
-                self._alive,
-                self._instances,
-                instance.id,
-                msgspec.json.encode(instance),
-                str(ALIVE_S * 1_000),
-            )
-        )
+        keys, said = [self._alive, self._instances], msgspec.json.encode(instance)
+        return int(await self._eval(_BEAT, keys, instance.id, said, str(ALIVE_S * 1_000)))
 
     async def leave(self, instance: Instance) -> None:
         """Say that we are gone."""
@@ -267,6 +250,9 @@ class RuleCache:
         link = self._open()
         await link.send("SUBSCRIBE", self._channel)
         return link
+
+    async def _eval(self, script: str, keys: Sequence[str], *arguments: str | bytes) -> Any:
+        return await self._link.call("EVAL", script, str(len(keys)), *keys, *arguments)
 
     def close(self) -> None:
         """Let go of the connection."""

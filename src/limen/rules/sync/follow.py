@@ -27,10 +27,8 @@ from limen.rules.ruleset import RuleSet
 from limen.rules.stores import RuleStore, source_of
 from limen.rules.stores.file import FileStore
 from limen.rules.sync.cache import ALIVE_S, Found, Instance, RuleCache
-from limen.rules.sync.instance_file import InstanceFile
-from limen.rules.sync.last_good import LastGood
-from limen.rules.sync.notes import Notes
-from limen.rules.sync.seek import Seeker, Source
+from limen.rules.sync.files import InstanceFile, LastGood
+from limen.rules.sync.seek import Notes, Seeker, Source
 from limen.rules.sync.switch import Switch, SwitchFile, decode
 
 _BEAT_S = 2.0
@@ -244,26 +242,17 @@ class Follower:
         news: asyncio.Event | None = None,
     ) -> None:
         """Do something again and again: after so many seconds, or when there is news."""
-        news, failed = news or asyncio.Event(), False
+        news = news or asyncio.Event()
         while True:
             news.clear()
-            try:
+            with self._notes.watch("callback"):
                 await work()
-            except Exception as error:  # of a function that was given to us: we go on
-                self._notes.complain("callback", f"{type(error).__name__}: {error}")
-                failed = True
-            else:
-                if failed:
-                    self._notes.settle("callback")
-                    failed = False
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await news.wait()
 
     async def _look(self, cache: RuleCache | None) -> None:
-        found = None
-        if cache is not None:
-            found = await self._seeker.look(cache)
+        found = None if cache is None else await self._seeker.look(cache)
         if cache is not None and found is not None:
             # Before the rules: whoever starts with the switch on refuses nobody at all.
             switch = decode(found.switch)
@@ -296,7 +285,7 @@ class Follower:
         except LimenError as error:
             self._notes.complain("switch", str(error))
             return
-        if switch is not self._switch_seen:
+        if switch != self._switch_seen:
             if not self._turn(switch):
                 return
             self._switch_seen = switch

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 from limen.errors import LimenError, StoreError
@@ -18,8 +19,7 @@ from limen.rules.ruleset import RuleSet
 from limen.rules.stores import RuleStore, Snapshot
 from limen.rules.sync.cache import CLAIM_S, Found, RuleCache
 from limen.rules.sync.entry import Poisoned
-from limen.rules.sync.last_good import LastGood
-from limen.rules.sync.notes import Notes
+from limen.rules.sync.files import LastGood
 from limen.rules.sync.switch import Switch
 
 Source = Literal["none", "cache", "store", "last-good"]
@@ -29,6 +29,45 @@ _FIRST_STORE_S = 1.0
 """How long to wait for the store at the start, where the last good rules can be used instead."""
 _DISK_S = 0.2
 _logger = logging.getLogger("limen")
+
+
+class Notes:
+    """The open problems by topic, as `Status` lists them."""
+
+    def __init__(self) -> None:
+        self._trouble: dict[str, str] = {}
+
+    @property
+    def trouble(self) -> dict[str, str]:
+        """What does not work now."""
+        return dict(self._trouble)
+
+    def complain(self, about: str, reason: str) -> None:
+        """Note a problem, and log it unless it is the same as before."""
+        if self._trouble.get(about) != reason:
+            self._trouble = {**self._trouble, about: reason}
+            _logger.error("rules, %s: %s", about, reason)
+
+    def settle(self, about: str) -> None:
+        """Note that something works again."""
+        if about in self._trouble:
+            rest = {name: reason for name, reason in self._trouble.items() if name != about}
+            self._trouble = rest
+            _logger.info("rules, %s: works again", about)
+
+    @contextmanager
+    def watch(self, about: str) -> Iterator[None]:
+        """Note an error that is raised inside, and continue after the block."""
+        try:
+            yield
+        except TimeoutError:
+            self.complain(about, "no answer in time")
+        except LimenError as error:
+            self.complain(about, str(error))
+        except Exception as error:  # of a driver, or of a callback of the program
+            self.complain(about, f"{type(error).__name__}: {error}")
+        else:
+            self.settle(about)
 
 
 class Seeker:
@@ -87,19 +126,16 @@ class Seeker:
             return await cache.look()
         return None
 
-    async def take(self, cache: RuleCache, found: Found) -> bool:
-        """Use what is in the cache if it is new; return whether it holds what is in force."""
-        if self._is_in_force(found):
-            return True
+    async def take(self, cache: RuleCache, found: Found) -> None:
+        """Use what is in the cache if it is new."""
         seen = (found.version, found.stamp)
-        if seen == self._doubted or self._is_behind(found.version):
-            return False
+        if seen in (self._cached, self._doubted) or self._is_behind(found.version):
+            return
         with self._notes.watch("rules"):
             if found.is_foreign:
                 raise Poisoned("what is in their place in Redis is something else")
             if found.version:
                 await self._take_cached(cache, seen)
-        return self._is_in_force(found)
 
     async def _take_cached(self, cache: RuleCache, seen: tuple[bytes, bytes]) -> None:
         try:
@@ -222,7 +258,7 @@ class Seeker:
 
     def _is_in_force(self, found: Found) -> bool:
         """Return whether the cache holds what is in force."""
-        return self._cached is not None and self._cached == (found.version, found.stamp)
+        return self._cached == (found.version, found.stamp)
 
     def _is_behind(self, version: bytes) -> bool:
         """Return whether it was written by somebody held up, or is from before a failover."""
@@ -271,13 +307,9 @@ class Seeker:
         task = asyncio.create_task(work)
         self._late.add(task)
         task.add_done_callback(self._late.discard)
-        task.add_done_callback(_forget)
+        # So that asyncio does not complain that nobody has asked for its error.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
-
-
-def _forget(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()  # so that asyncio does not complain that nobody has asked
 
 
 def _is_older(version: bytes, than: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import signal
 import socket
 import threading
@@ -19,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from limen.errors import LimenError, StoreError, did_you_mean, shown
-from limen.rules.sync.last_good import replace
+from limen.rules.sync.files import replace
 
 NAME = "kill-switch"
 MAX_RULES = 500
@@ -126,8 +127,10 @@ class SwitchFile:
 
     def __init__(self, folder: str | Path) -> None:
         self.path: Path = Path(folder) / NAME
-        self._stamp: tuple[int, ...] | None = ()
-        self._known = Switch()
+        self._was_there = False
+        """Whether the last `read` found the file."""
+        self._removed = Switch()
+        """The switch without a file: off since the file was removed."""
         self._unwritten: Switch | None = None
         self.after_fork()
 
@@ -142,10 +145,10 @@ class SwitchFile:
         return self._unwritten is None
 
     def read(self) -> Switch:
-        """Return the switch. Looks into the file only when it has changed."""
+        """Return the switch. Raises `StoreError` when the file cannot be read."""
         unwritten = self._unwritten
         try:
-            known = self._read_if_changed()
+            known = self._read()
         except StoreError:
             if unwritten is None:
                 raise
@@ -207,31 +210,18 @@ class SwitchFile:
         if self._unwritten is switch:
             self._unwritten = None
 
-    def _read_if_changed(self) -> Switch:
-        stamp = self._look()
-        if stamp != self._stamp:
-            # The stamp last: another thread that sees it finds what belongs to it.
-            self._known = self._read() if stamp else Switch(at=time.time() if self._stamp else 0.0)
-            self._stamp = stamp
-        return self._known
-
-    def _look(self) -> tuple[int, ...] | None:
-        try:
-            found = self.path.stat()
-        except FileNotFoundError:
-            return ()
-        except OSError as error:
-            raise StoreError(f"{self.path} cannot be looked at: {error.strerror}") from None
-        return found.st_mtime_ns, found.st_size, found.st_ino
-
     def _read(self) -> Switch:
         try:
-            text = self.path.read_bytes()[:MAX_BYTES].decode("utf-8", "replace")
-            at = self.path.stat().st_mtime
+            with self.path.open("rb") as file:
+                text = file.read(MAX_BYTES).decode("utf-8", "replace")
+                at = os.fstat(file.fileno()).st_mtime
         except FileNotFoundError:
-            return Switch()
+            if self._was_there:
+                self._removed, self._was_there = Switch(at=time.time()), False
+            return self._removed
         except OSError as error:
             raise StoreError(f"{self.path} cannot be read: {error.strerror}") from None
+        self._was_there = True
         lines = [line.strip() for line in text.splitlines()]
         words = [line for line in lines if line and not line.startswith("#")]
         comment = next((line for line in lines if line.startswith("# at ")), "")

@@ -82,10 +82,8 @@ def _identity(applied: Applied) -> Hashable:
 
     Rules and allowances live as long as their rule set, so their ids are unique meanwhile.
     """
-    rule = applied.rule
-    if rule.is_plain:
-        return id(rule)
-    return id(rule), id(applied.allowance), applied.enforce, applied.checks, applied.cost_by
+    enforce, cost_by = applied.enforce, applied.cost_by
+    return id(applied.rule), id(applied.allowance), enforce, applied.checks, cost_by
 
 
 def template_of(applied: Sequence[Applied]) -> ResponseTemplate:

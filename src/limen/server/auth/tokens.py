@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 
 from limen.errors import StoreError
 from limen.rules.stores.tokens import Role, Token, digest_of
-from limen.rules.sync.last_good import replace
+from limen.rules.sync.files import replace
 from limen.server.auth.cookies import GONE, Cookies, counts_for, refuse_other_sites
 from limen.server.http.exchange import Rejected, Scope, single_header
 

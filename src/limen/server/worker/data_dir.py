@@ -24,7 +24,7 @@ from limen.rules.stores.faults import NewerSchema, NoAnswer
 from limen.rules.stores.file import FileStore
 from limen.rules.stores.sql import SqlStore
 from limen.rules.stores.tokens import Role, new_secret
-from limen.rules.sync.last_good import LastGood
+from limen.rules.sync.files import LastGood
 from limen.server.settings import Settings
 
 _FIRST_ANSWER_S = 1.0

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from alembic.operations import Operations
-from sqlalchemy import (
-    CheckConstraint,
-    Column,
-    ForeignKey,
-    Integer,
-    String,
-    Text,
-)
+from sqlalchemy import CheckConstraint, Column, ForeignKey, Integer, String, Text
 
 revision = "0001"
 down_revision = None

@@ -30,13 +30,16 @@ def _on_postgresql(op: Operations) -> None:
 
 def _on_sqlite(op: Operations) -> None:
     for table, key in _KEYS.items():
-        refuse = f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
-        for verb in ("UPDATE", "DELETE"):
-            op.execute(
-                f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} {refuse}"
-            )
-        # INSERT OR REPLACE deletes without a word to the trigger on DELETE.
-        op.execute(
-            f"CREATE TRIGGER {table}_no_replace BEFORE INSERT ON {table} "
-            f"WHEN EXISTS (SELECT 1 FROM {table} WHERE {key} = NEW.{key}) {refuse}"
-        )
+        create_triggers(op, table, key)
+
+
+def create_triggers(op: Operations, table: str, key: str) -> None:
+    """Let SQLite refuse changes to the rows of a table."""
+    refuse = f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
+    for verb in ("UPDATE", "DELETE"):
+        op.execute(f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} {refuse}")
+    # INSERT OR REPLACE deletes without a word to the trigger on DELETE.
+    op.execute(
+        f"CREATE TRIGGER {table}_no_replace BEFORE INSERT ON {table} "
+        f"WHEN EXISTS (SELECT 1 FROM {table} WHERE {key} = NEW.{key}) {refuse}"
+    )

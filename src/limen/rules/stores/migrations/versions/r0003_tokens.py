@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from alembic.operations import Operations
-from sqlalchemy import (
-    CheckConstraint,
-    Column,
-    ForeignKey,
-    Integer,
-    String,
-    Text,
-    UniqueConstraint,
-)
+from sqlalchemy import CheckConstraint, Column, ForeignKey, Integer, String, Text, UniqueConstraint
+
+from limen.rules.stores.migrations.versions.r0002_append_only import create_triggers
 
 revision = "0003"
 down_revision = "0002"
@@ -65,13 +59,4 @@ def _on_sqlite(op: Operations) -> None:
     op.execute(f"INSERT INTO limen_audit_wider ({_COPIED}) SELECT {_COPIED} FROM limen_audit")
     op.drop_table("limen_audit")
     op.rename_table("limen_audit_wider", "limen_audit")
-    refuse = "BEGIN SELECT RAISE(ABORT, 'limen_audit is append-only'); END"
-    for verb in ("UPDATE", "DELETE"):
-        op.execute(
-            f"CREATE TRIGGER limen_audit_no_{verb.lower()} BEFORE {verb} ON limen_audit {refuse}"
-        )
-    # INSERT OR REPLACE deletes without a word to the trigger on DELETE.
-    op.execute(
-        "CREATE TRIGGER limen_audit_no_replace BEFORE INSERT ON limen_audit "
-        f"WHEN EXISTS (SELECT 1 FROM limen_audit WHERE id = NEW.id) {refuse}"
-    )
+    create_triggers(op, "limen_audit", "id")
