@@ -10,33 +10,30 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any
 
 import grpc
 import grpc.aio
 
-from limen.adapters.aio import AsyncDoor
+from limen.adapters.deciders import AsyncSource
+from limen.adapters.door import AsyncDoor
 from limen.adapters.grpc import sync
 from limen.adapters.grpc.call import OK, Metadata
-from limen.adapters.grpc.denial import refuse_options
 from limen.adapters.grpc.gate import (
     Behavior,
     GateFlows,
+    Interceptor,
     ToldContextFlows,
     behavior_of,
     replaced,
 )
-from limen.adapters.grpc.methods import AnyLimit, LimitsByMethod, Methods
 from limen.adapters.limit import RateLimit
-from limen.adapters.manner import Manner, Options
+from limen.adapters.manner import Manner
 from limen.adapters.visit import Visit
 from limen.flow import run_async
 
-if TYPE_CHECKING:
-    from limen.adapters.deciders import AsyncSource
 
-
-class AsyncRateLimitInterceptor(grpc.aio.ServerInterceptor):
+class AsyncRateLimitInterceptor(Interceptor[AsyncSource], grpc.aio.ServerInterceptor):
     """Limits the calls of a server on asyncio: `RateLimitInterceptor` tells how.
 
     ```python
@@ -45,20 +42,7 @@ class AsyncRateLimitInterceptor(grpc.aio.ServerInterceptor):
     ```
     """
 
-    def __init__(
-        self,
-        limiter: AsyncSource,
-        *limits: AnyLimit,
-        limits_by_method: LimitsByMethod | None = None,
-        exempt: Iterable[str] = (),
-        limit_infrastructure: bool = False,
-        **options: Unpack[Options],
-    ) -> None:
-        self.door: AsyncDoor = AsyncDoor(limiter, *limits, **options)
-        refuse_options(options, self.door.manner)
-        self._methods = Methods(
-            self.door.take, self.door.limits, limits_by_method, exempt, limit_infrastructure
-        )
+    _door = AsyncDoor
 
     async def intercept_service(
         self,
@@ -84,7 +68,7 @@ class _ToldContext(ToldContextFlows):
     async def write(self, message: Any) -> None:
         await run_async(self.tell(OK))
         await self._context.write(message)
-        self.limen.sends(message)
+        self.sends(message)
 
     async def abort(self, code: Any, details: str = "", trailing_metadata: Metadata = ()) -> None:
         if trailing_metadata:
@@ -129,7 +113,6 @@ class _DoorFromThread:
         self._door = door
         self._loop = loop
         self.manner: Manner = door.manner
-        self.visit = door.visit
 
     def enter(self, visit: Visit, limits: Iterable[RateLimit]) -> bool:
         return asyncio.run_coroutine_threadsafe(

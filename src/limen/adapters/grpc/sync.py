@@ -6,31 +6,27 @@ handler, in the thread that will run it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
 import grpc
 
+from limen.adapters.deciders import Source
+from limen.adapters.door import Door
 from limen.adapters.grpc.call import CANCELLED, OK, UNKNOWN
-from limen.adapters.grpc.denial import refuse_options
 from limen.adapters.grpc.gate import (
     Behavior,
     GateFlows,
+    Interceptor,
     ToldContextFlows,
     behavior_of,
     code_of_error,
     replaced,
 )
-from limen.adapters.grpc.methods import AnyLimit, LimitsByMethod, Methods
-from limen.adapters.manner import Options
-from limen.adapters.sync import Door
 from limen.flow import run
 
-if TYPE_CHECKING:
-    from limen.adapters.deciders import Source
 
-
-class RateLimitInterceptor(grpc.ServerInterceptor):
+class RateLimitInterceptor(Interceptor[Source], grpc.ServerInterceptor):
     """Limits the calls of a server.
 
     ```python
@@ -49,20 +45,7 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
     not limited; health checks and reflection are not, unless `limit_infrastructure` is set.
     """
 
-    def __init__(
-        self,
-        limiter: Source,
-        *limits: AnyLimit,
-        limits_by_method: LimitsByMethod | None = None,
-        exempt: Iterable[str] = (),
-        limit_infrastructure: bool = False,
-        **options: Unpack[Options],
-    ) -> None:
-        self.door: Door = Door(limiter, *limits, adapter="gRPC", **options)
-        refuse_options(options, self.door.manner)
-        self._methods = Methods(
-            self.door.take, self.door.limits, limits_by_method, exempt, limit_infrastructure
-        )
+    _door = Door
 
     def intercept_service(
         self,
@@ -119,15 +102,15 @@ def _stream(behavior: Behavior, gate: GateFlows) -> Behavior:
             try:
                 for message in messages:
                     run(told.tell(OK))
-                    told.limen.sends(message)
+                    told.sends(message)
                     yield message
             finally:
                 if isinstance(messages, Generator):
                     messages.close()
         except BaseException as error:
-            run(gate.leave(told, code_of_error(error)))
+            run(told.leave(code_of_error(error)))
             raise
-        run(gate.leave(told, OK))
+        run(told.leave(OK))
 
     return call
 
@@ -143,18 +126,18 @@ def _calling_back(behavior: Behavior, gate: GateFlows) -> Behavior:
 
         def sent(message: Any) -> None:
             if message is None:
-                run(gate.leave(told, OK))
+                run(told.leave(OK))
             else:
                 run(told.tell(OK))
-                told.limen.sends(message)
+                told.sends(message)
             send(message)
 
         try:
-            if not context.add_callback(lambda: run(gate.leave(told, CANCELLED))):
-                run(gate.leave(told, CANCELLED))
+            if not context.add_callback(lambda: run(told.leave(CANCELLED))):
+                run(told.leave(CANCELLED))
             behavior(request, told, sent)
         except BaseException:
-            run(gate.leave(told, UNKNOWN))
+            run(told.leave(UNKNOWN))
             raise
 
     return call

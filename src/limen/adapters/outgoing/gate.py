@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from limen._internal.functions import call_async, call_sync
+from limen.adapters.deciders import kind_of
 from limen.adapters.outgoing.learn import pause_asked
-from limen.adapters.outgoing.pace import Pauses, Turn
-from limen.adapters.outgoing.refused import RateLimited
-from limen.adapters.outgoing.settings import Settings, clock_of, failed, origin, valid_limiter
-from limen.client import AsyncClient, Client
+from limen.adapters.outgoing.pace import Pauses, RateLimited, Turn
+from limen.adapters.outgoing.settings import Settings, failed, origin
+from limen.clock import Clock, SystemClock
 from limen.ending import to_the_end
 from limen.errors import ConfigurationError, RateLimitExceeded
 from limen.flow import Flow
@@ -29,12 +29,21 @@ class Gate:
     """Sends requests when limits and servers allow it. Shared by all threads, or by all loops."""
 
     def __init__(
-        self, limiter: object, settings: Settings, error: type[RateLimited], *, is_async: bool
+        self, limiter: Any, settings: Settings, error: type[RateLimited], *, is_async: bool
     ) -> None:
-        self._limiter = valid_limiter(limiter, is_async=is_async)
+        kind = kind_of(limiter, is_async=is_async)
+        if kind == "engine":
+            raise ConfigurationError(
+                "a transport has no attributes for rules; give it the limiter of the engine"
+            )
+        self._limiter = limiter
         self._settings = settings
         self._error = error
-        self._clock = clock_of(limiter)
+        # The one of the limiter, so that a clock that is set by hand is set for all of it.
+        self._clock: Clock = limiter.clock if kind == "limiter" else SystemClock()
+        # A request that never waits does not queue either: that it is the turn of another one is
+        # no reason to refuse what there is room for.
+        self._queues = kind == "limiter" and settings.waits
         self._pauses = Pauses(settings.max_pause)
         self._is_async = is_async
         if not is_async:
@@ -91,9 +100,7 @@ class Gate:
             yield self._refund(answer)
 
     def _acquire(self, turn: Turn, key: str, cost: int) -> Flow[Answer]:
-        # A request that never waits does not queue either: that it is the turn of another one is
-        # no reason to refuse what there is room for.
-        if isinstance(self._limiter, Client | AsyncClient) or not self._settings.waits:
+        if not self._queues:
             return (yield from self._poll(turn, key, cost))
         left = turn.left(self._clock.monotonic())
         limits = self._settings.limits

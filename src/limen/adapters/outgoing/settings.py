@@ -8,10 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from limen._internal.functions import is_async, name_of
-from limen.client import AsyncClient, Client
-from limen.clock import Clock, SystemClock
 from limen.errors import ConfigurationError, InvalidInput, shown
-from limen.limiter import AsyncLimiter, Limiter
 from limen.limiter.plan import Limits
 from limen.model import Limit, valid_cost
 
@@ -116,24 +113,3 @@ def failed(name: str, function: Callable[..., object], error: Exception) -> Conf
     return ConfigurationError(
         f"the function {name_of(function)}, given as {name}=, raised {type(error).__name__}"
     )
-
-
-def valid_limiter(limiter: object, *, is_async: bool) -> Any:
-    """Return a limiter or a client of the right kind, or raise `ConfigurationError`."""
-    if isinstance(limiter, (AsyncLimiter, AsyncClient) if is_async else (Limiter, Client)):
-        return limiter
-    got = type(limiter).__name__
-    ours, other = "RateLimitTransport", "AsyncRateLimitTransport"
-    expected, example = "a Limiter or a Client", "Limiter('redis://...')"
-    if is_async:
-        ours, other = other, ours
-        expected, example = "an AsyncLimiter or an AsyncClient", "AsyncLimiter('redis://...')"
-    if isinstance(limiter, Limiter | Client | AsyncLimiter | AsyncClient):
-        raise ConfigurationError(f"{ours} takes {expected}, got {got}; use {other} for it")
-    # Not the value itself: it may be an address with a password.
-    raise ConfigurationError(f"{ours} takes {expected}, such as {example}, got {got}")
-
-
-def clock_of(limiter: object) -> Clock:
-    """Return the clock that a limiter goes by, so that one set by hand is set for all of it."""
-    return limiter.clock if isinstance(limiter, Limiter | AsyncLimiter) else SystemClock()
