@@ -105,14 +105,6 @@ class RateLimit:
         ]
         return Item(self, cost, tuple(checks))
 
-    def valid_cost(self, cost: object) -> int:
-        """Return what the cost function answered, or raise an error that names it."""
-        try:
-            return valid_cost(cost)
-        except InvalidInput as error:
-            function: Any = self.cost
-            raise ConfigurationError(f"the cost function {name_of(function)}: {error}") from None
-
     def counts_with(self, other: RateLimit) -> bool:
         """Return whether another one, at the same place, would count with it. Rules always do."""
         return (
@@ -160,6 +152,14 @@ def rate_limits(limits: Iterable[AnyLimit], **terms: Any) -> tuple[RateLimit, ..
     plain = [limit for limit in given if not isinstance(limit, RateLimit)]
     made = (RateLimit(*plain, **terms),) if plain else ()
     return (*made, *[limit for limit in given if isinstance(limit, RateLimit)])
+
+
+def cost_from(function: Callable[[Any], Any], cost: object) -> int:
+    """Return the result of a cost function, or raise `ConfigurationError` with its name."""
+    try:
+        return valid_cost(cost)
+    except InvalidInput as error:
+        raise ConfigurationError(f"the cost function {name_of(function)}: {error}") from None
 
 
 def listed(limits: object) -> tuple[Any, ...]:

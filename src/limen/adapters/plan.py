@@ -8,7 +8,7 @@ from typing import Any
 
 from limen._internal.functions import name_of
 from limen.adapters.keys import Key
-from limen.adapters.limit import Attributes, Item, RateLimit
+from limen.adapters.limit import Attributes, Item, RateLimit, cost_from
 from limen.adapters.request import Request
 from limen.errors import ConfigurationError
 from limen.flow import Flow
@@ -31,7 +31,7 @@ def item_of(limit: RateLimit, request: Request, call: Callable[..., Any]) -> Flo
         return None
     cost = limit.cost
     if not isinstance(cost, int):
-        cost = limit.valid_cost((yield call(cost, native)))
+        cost = cost_from(cost, (yield call(cost, native)))
     if not limit.limits:
         attributes = request.attributes()
         if limit.attributes is not None:

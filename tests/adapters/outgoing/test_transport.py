@@ -193,7 +193,7 @@ def test_a_request_may_cost_more(driver: Driver, upstream: Upstream) -> None:
     with pytest.raises(driver.error, match="it never fits; lower the cost, or raise") as told:
         caller.get("/?pages=11")
     assert told.value.retry_after is None
-    with pytest.raises(ConfigurationError, match=r"the cost function .*pages_of is wrong: cost"):
+    with pytest.raises(ConfigurationError, match=r"the cost function .*pages_of: cost must be"):
         caller.get("/?pages=-1")
     fixed = driver.call(driver.transport(driver.limiter(), "4/day", cost=3, wait=0), upstream.url)
     fixed.get()

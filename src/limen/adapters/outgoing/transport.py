@@ -10,9 +10,8 @@ from types import ModuleType
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from limen._internal.functions import name_of
-from limen.adapters.outgoing.gate import Gate
+from limen.adapters.outgoing.gate import Gate, Settings
 from limen.adapters.outgoing.pace import RateLimited
-from limen.adapters.outgoing.settings import Settings
 from limen.client import AsyncClient, Client
 from limen.errors import ConfigurationError
 from limen.flow import run, run_async
