@@ -14,15 +14,19 @@ from hypothesis import strategies as st
 
 from limen import Concurrency, ConfigurationError, InvalidInput, InvalidLimit, Limit
 from limen._internal.functions import call_sync
-from limen.adapters import AddressSettings, RateLimit, Request, either, header, ip
+from limen.adapters import AddressSettings, RateLimit, Request, either, header, ip, plan
 from limen.adapters.keys import key_of
 from limen.adapters.limit import Item
-from limen.adapters.plan import apart, asked_item, joined, plain_item, unasked
+from limen.adapters.manner import Manner, manner_of
+from limen.adapters.plan import apart, unasked
 from limen.flow import run
-from limen.http import ClientAddresses
 
 FORWARDED_BY_7 = AddressSettings(trusted_proxies=("10.0.0.7",), header="forwarded")
 BEHIND_ONE = AddressSettings(trusted_hops=1, header="x-forwarded-for")
+
+
+def trusting(addresses: AddressSettings) -> Manner:
+    return manner_of({"addresses": addresses})
 
 
 class Asked(Request):
@@ -34,12 +38,10 @@ class Asked(Request):
         self,
         peer: str | None = "192.0.2.7",
         user: str | None = None,
-        settings: AddressSettings | ClientAddresses | None = None,
+        manner: Manner | None = None,
         **headers: str,
     ) -> None:
-        if not isinstance(settings, ClientAddresses):
-            settings = ClientAddresses(settings)
-        super().__init__({"native": True}, settings)
+        super().__init__(manner or manner_of({}), {"native": True})
         self._peer, self._user = peer, user
         self._headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
@@ -68,9 +70,7 @@ class Asked(Request):
 
 
 def item_of(limit: RateLimit, request: Request) -> Item | None:
-    if limit.has_functions:
-        return run(asked_item(limit, request, call_sync))
-    return plain_item(limit, request)
+    return run(plan.item_of(limit, request, call_sync))
 
 
 def texts(limit: RateLimit, request: Request) -> list[str]:
@@ -147,14 +147,6 @@ def test_a_lambda_has_the_same_name_in_every_process() -> None:
     assert len(told) == 1
 
 
-def test_long_keys_are_not_kept() -> None:
-    limit = RateLimit("1/hour", key="header:x")
-    for number in range(50):
-        item_of(limit, Asked(x=f"{number}" * 5_000))
-        item_of(limit, Asked(x=f"{number}"))
-    assert sum(len(key) for key, _ in limit._known) < 50 * 20
-
-
 def test_async_by_a_detour_is_an_error_in_threads() -> None:
     async def is_staff(request: Any) -> bool:
         return False
@@ -222,12 +214,6 @@ def test_rules_are_asked_once() -> None:
     asked = [(None, item) for item in items_of(RateLimit())]
     with pytest.raises(ConfigurationError, match="two layers ask the rules about the same request"):
         unasked(items_of(RateLimit()), None, asked)
-
-
-def test_checks_of_several_stand_one_after_the_other() -> None:
-    checks, places = joined(items_of(RateLimit("1/hour", "2/day"), RateLimit("3/minute")))
-    assert [str(check.limit) for check in checks] == ["1/hour", "2/day", "3/minute"]
-    assert places == ((0, 1), (2,))
 
 
 def test_rules_get_attributes_and_more() -> None:
@@ -341,9 +327,9 @@ class TestUntrustedProxies:
     """A proxy that is not listed makes all of its clients one: the log says so, once."""
 
     def test_is_logged_once_with_peer_and_setting(self, caplog: pytest.LogCaptureFixture) -> None:
-        addresses = ClientAddresses()
+        manner = manner_of({})
         for peer in ("::ffff:10.0.0.7", "10.0.0.8", "10.0.0.7"):
-            request = Asked(peer, settings=addresses, x_forwarded_for="192.0.2.1, 192.0.2.2")
+            request = Asked(peer, manner=manner, x_forwarded_for="192.0.2.1, 192.0.2.2")
             item_of(RateLimit("9/hour"), request)
         (line,) = [record.getMessage() for record in caplog.records]
         assert "The X-Forwarded-For header of 10.0.0.7 is ignored" in line
@@ -353,9 +339,9 @@ class TestUntrustedProxies:
     def test_is_logged_for_a_peer_that_is_not_among_the_trusted(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        addresses = ClientAddresses(FORWARDED_BY_7)
+        manner = trusting(FORWARDED_BY_7)
         for peer in ("10.0.0.7", "10.0.0.8"):
-            item_of(RateLimit("9/hour"), Asked(peer, settings=addresses, forwarded="for=192.0.2.1"))
+            item_of(RateLimit("9/hour"), Asked(peer, manner=manner, forwarded="for=192.0.2.1"))
         (line,) = [record.getMessage() for record in caplog.records]
         assert "The Forwarded header of 10.0.0.8 is ignored" in line
 
@@ -365,8 +351,8 @@ class TestUntrustedProxies:
             Asked("10.0.0.7"),
             Asked("nonsense", x_forwarded_for="192.0.2.1"),
             # Another header than the one that is trusted is not looked at.
-            Asked("10.0.0.8", settings=FORWARDED_BY_7, x_forwarded_for="192.0.2.1"),
-            Asked("10.0.0.8", settings=BEHIND_ONE, x_forwarded_for="192.0.2.1"),
+            Asked("10.0.0.8", manner=trusting(FORWARDED_BY_7), x_forwarded_for="192.0.2.1"),
+            Asked("10.0.0.8", manner=trusting(BEHIND_ONE), x_forwarded_for="192.0.2.1"),
             # uvicorn and ProxyFix put the address from the header in place of the peer.
             Asked("192.0.2.1", x_forwarded_for="192.0.2.66, 192.0.2.1"),
             Asked("192.0.2.1", forwarded='for="192.0.2.1:4711"'),

@@ -7,18 +7,15 @@ connect, and hold their slots until they close.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
-from limen.adapters.aio import AsyncDoor
-from limen.adapters.limit import RateLimit
-from limen.adapters.manner import Options
+from limen.adapters.deciders import AsyncSource
+from limen.adapters.door import AsyncDoor
+from limen.adapters.limit import AnyLimit
+from limen.adapters.manner import Manner, Options
 from limen.adapters.request import Request, Response
 from limen.adapters.visit import Visit
-from limen.http import OPTIONAL_WHITESPACE, ClientAddresses, Refusal, Routes
-from limen.model import Concurrency, Limit
-
-if TYPE_CHECKING:
-    from limen.adapters.deciders import AsyncSource
+from limen.http import OPTIONAL_WHITESPACE, Refusal
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -28,11 +25,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 VISIT, DOOR = "limen.visit", "limen.door"
 """Where a scope has what was said so far, and who said it."""
-_EXPOSE = b"access-control-expose-headers"
 _STARTS = ("http.response.start", "websocket.accept", "websocket.http.response.start")
 _BODIES = ("http.response.body", "websocket.http.response.body")
 _DENIAL = "websocket.http.response"
-_NAMES = {"RateLimit": b"ratelimit", "RateLimit-Policy": b"ratelimit-policy"}
 
 
 class RateLimitMiddleware:
@@ -51,7 +46,7 @@ class RateLimitMiddleware:
         self,
         app: App,
         limiter: AsyncSource,
-        *limits: str | Limit | Concurrency | RateLimit,
+        *limits: AnyLimit,
         refused: App | None = None,
         **options: Unpack[Options],
     ) -> None:
@@ -71,7 +66,7 @@ class RateLimitMiddleware:
         around: Visit | None = scope.get(VISIT)
         if around is not None and around.is_over:
             around = None
-        visit = around or door.visit(AsgiRequest(scope, door.manner.addresses, door.manner.routes))
+        visit = around or Visit(AsgiRequest(scope, door.manner))
         # Also for what lies further in, which may ask about more.
         scope[VISIT], scope[DOOR] = visit, door
         if around is not None:
@@ -112,28 +107,20 @@ class AsgiRequest(Request):
 
     __slots__ = ("scope",)
 
-    def __init__(
-        self,
-        scope: Scope,
-        addresses: ClientAddresses,
-        routes: Routes | None = None,
-        native: Any = None,
-    ) -> None:
-        super().__init__(native, addresses, routes)
+    def __init__(self, scope: Scope, manner: Manner, native: Any = None) -> None:
+        super().__init__(manner, native)
         self.scope: Scope = scope
         """The scope itself."""
 
     @property
     def method(self) -> str:
         """The method; of a websocket, GET."""
-        found: str = self.scope.get("method", "GET")
-        return found
+        return str(self.scope.get("method", "GET"))
 
     @property
     def path(self) -> str:
         """The path, decoded."""
-        found: str = self.scope["path"]
-        return found
+        return str(self.scope["path"])
 
     @property
     def peer(self) -> str | None:
@@ -143,7 +130,7 @@ class AsgiRequest(Request):
 
     def header(self, name: str) -> Sequence[str]:
         """Return the values of a header."""
-        return values_of(self.scope, name)
+        return values_of(self.scope["headers"], name)
 
     def is_socket(self, peer: str) -> bool:
         """Return False: servers have no address for a socket. Any text comes from a header."""
@@ -155,13 +142,13 @@ class AsgiRequest(Request):
         return user_of(self.scope.get("user"))
 
 
-def values_of(scope: Scope, name: str) -> list[str]:
+def values_of(headers: Iterable[tuple[bytes, bytes]], name: str) -> list[str]:
     """Return the values of a header, whose name is in lower case."""
     wanted = name.encode("latin-1")
     return [
         value.decode("latin-1").strip(OPTIONAL_WHITESPACE)
-        for each, value in scope["headers"]
-        if each == wanted
+        for each, value in headers
+        if each.lower() == wanted
     ]
 
 
@@ -199,7 +186,7 @@ class _Sending:
             if visit.is_due:
                 visit.responded(self.response)
             theirs = message.get("headers", ())
-            ours = _raw(visit.headers(_exposed(visit, theirs)))
+            ours = _raw(visit.headers(values_of(theirs, "access-control-expose-headers")))
             names = [name for name, _ in ours]
             # Nothing is said twice. The last word is that of who counts.
             theirs = [pair for pair in theirs if pair[0].lower() not in names]
@@ -229,19 +216,8 @@ class _Sending:
         return Response(start.get("status", 101), headers, self._sent)
 
 
-def _exposed(visit: Visit, raw: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """Return what a response exposes to other origins already."""
-    if not visit.manner.expose:
-        return None
-    return b", ".join([value for name, value in raw if name.lower() == _EXPOSE]).decode("latin-1")
-
-
 def _raw(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    return [(_NAMES.get(name) or _lower(name), value.encode("latin-1")) for name, value in headers]
-
-
-def _lower(name: str) -> bytes:
-    return name.lower().encode("latin-1")
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
 
 
 async def _send(send: Send, kind: str, refusal: Refusal) -> None:

@@ -15,18 +15,17 @@ returns. Works for Starlette alike, whose routes take no dependencies.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from limen.adapters import limit
-from limen.adapters.aio import AsyncDoor
 from limen.adapters.asgi import DOOR, VISIT, AsgiRequest, RateLimitMiddleware, Scope
+from limen.adapters.deciders import AsyncSource
+from limen.adapters.door import AsyncDoor
 from limen.adapters.manner import Options
 from limen.adapters.missing import missing
 from limen.adapters.visit import Passage, Visit
 from limen.errors import ConfigurationError
 from limen.http import Refusal
-from limen.model import Concurrency, Limit
 
 try:
     from fastapi import FastAPI, HTTPException
@@ -38,8 +37,6 @@ try:
 except ImportError as _error:
     raise missing("fastapi", _error) from None
 
-if TYPE_CHECKING:
-    from limen.adapters.deciders import AsyncSource
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
     429: {
@@ -99,7 +96,7 @@ class RateLimit(limit.RateLimit):
             )
         door.take(self)
         before = len(visit.passages)
-        request = _FastapiRequest(scope, visit.manner.addresses, native=connection)
+        request = _FastapiRequest(scope, visit.manner, connection)
         if not await door.enter(visit, [self.at(self._place(scope))], request):
             raise Refused(visit)
         found = visit.passages[before:]
@@ -110,21 +107,14 @@ class RateLimit(limit.RateLimit):
         dependant = _dependant(scope)
         if place is None or self.scope is not None or dependant is None:
             return place
-        known = self._numbers.get(id(dependant))
-        if known is None or known[0] is not dependant:
-            known = self._numbers[id(dependant)] = (dependant, _number_of(self, dependant))
-        return place if known[1] == 1 else f"{place} #{known[1]}"
-
-    @cached_property
-    def _numbers(self) -> dict[int, tuple[Any, int]]:
-        """For each endpoint, which one this is of those around it. They live as long as it does."""
-        return {}
+        number = _number_of(self, dependant)
+        return place if number == 1 else f"{place} #{number}"
 
 
 def install(
     app: FastAPI,
     limiter: AsyncSource,
-    *limits: str | Limit | Concurrency | limit.RateLimit,
+    *limits: limit.AnyLimit,
     **options: Unpack[Options],
 ) -> None:
     """Let limits work in an application: those given here hold for all of its requests.
@@ -223,8 +213,5 @@ class _FastapiRequest(AsgiRequest):
 
 async def _refuse(connection: Any, error: Exception) -> Response:
     assert isinstance(error, Refused)
-    found = error.refusal
-    told = {name for name, _ in error.visit.headers()}
-    # Those are written by the middleware, for whatever response.
-    headers = {name: value for name, value in found.headers if name not in told}
-    return Response(found.body, found.status, headers)
+    refusal = error.refusal
+    return Response(refusal.body, refusal.status, dict(refusal.headers))

@@ -14,6 +14,8 @@ from types import CellType, CodeType
 from typing import Any, Literal
 from zlib import crc32
 
+from msgspec import Struct
+
 from limen._internal.functions import is_async, name_of
 from limen.adapters.request import Request
 from limen.errors import ConfigurationError, did_you_mean, shown
@@ -24,49 +26,27 @@ _HEADER = re.compile(r"[A-Za-z0-9!#$&'*+.^_`|~-]+")
 KeyFunction = Callable[[Any], str | None] | Callable[[Any], Awaitable[str | None]]
 
 
-class Key:
+class Key(Struct, eq=False):
     """Whom a limit counts apart. Made by the names of this module."""
 
-    __slots__ = (
-        "_parts",
-        "_read",
-        "_reported",
-        "function",
-        "is_async",
-        "label",
-        "missing",
-        "name",
-        "per",
-        "reads_user",
-    )
+    name: str
+    """What errors call it: `"ip"`, `"header X-Api-Key"`, `"shop.tenant_of"`."""
+    _read: Callable[[Request], str | None] | None
+    per: tuple[str, ...] = ()
+    """What a person is told is counted apart: `("user",)`."""
+    missing: Missing = "error"
+    """What happens without an answer, where the limit does not say."""
+    function: KeyFunction | None = None
+    """The user's own; None for those that are built in."""
+    reads_user: bool = False
+    """Whether it asks who is logged in, which may take a database."""
+    label: str = ""
+    """What keeps apart who counts by different things; the name, if not given."""
+    _parts: tuple[Key, ...] = ()
+    _reported: set[str] = set()
 
-    def __init__(
-        self,
-        name: str,
-        read: Callable[[Request], str | None] | None,
-        *,
-        per: tuple[str, ...] = (),
-        missing: Missing = "error",
-        function: KeyFunction | None = None,
-        parts: tuple[Key, ...] = (),
-        reads_user: bool = False,
-    ) -> None:
-        self.name: str = name
-        """What errors call it: `"ip"`, `"header X-Api-Key"`, `"shop.tenant_of"`."""
-        self.label: str = name if function is None else _label(function)
-        """What keeps apart who counts by different things."""
-        self.per: tuple[str, ...] = per
-        """What a person is told is counted apart: `("user",)`."""
-        self.missing: Missing = missing
-        """What happens without an answer, where the limit does not say."""
-        self.function: KeyFunction | None = function
-        """The user's own; None for those that are built in."""
-        self.is_async: bool = is_async(function)
-        self.reads_user: bool = reads_user
-        """Whether it asks who is logged in, which may take a database."""
-        self._read = read
-        self._parts = parts
-        self._reported: set[str] = set()
+    def __post_init__(self) -> None:
+        self.label = self.label or self.name
 
     def text(self, request: Request) -> str | None:
         """Return what is counted, such as `"ip=192.0.2.7"`; None when it is not known.
@@ -159,7 +139,7 @@ def key_of(key: object) -> Key:
     if callable(key):
         # One that is not async may look at `request.user`.
         reads_user = not is_async(key)
-        return Key(name_of(key), None, missing="deny", function=key, reads_user=reads_user)
+        return Key(name_of(key), None, (), "deny", key, reads_user, _label(key))
     raise ConfigurationError(
         f"key must be a name such as 'ip', a function of the request, or a tuple, got {shown(key)}"
     )
@@ -173,7 +153,7 @@ def _together(keys: list[Key]) -> Key:
     per = tuple([name for key in keys for name in key.per])
     name = " and ".join([key.name for key in keys])
     reads_user = any(key.reads_user for key in keys)
-    return Key(name, read, per=per, parts=tuple(keys), reads_user=reads_user)
+    return Key(name, read, per, reads_user=reads_user, _parts=tuple(keys))
 
 
 def _built_in(key: object, where: str) -> Key:

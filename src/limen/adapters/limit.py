@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from typing import Any, Self, get_args
 
@@ -17,9 +17,6 @@ from limen.model import Check, Concurrency, Limit, OnError, valid_cost
 Cost = int | Callable[[Any], Any]
 Attributes = Callable[[Any], Any]
 When = Callable[[Any], Any]
-_MAX_KNOWN = 1_024
-_MAX_KEPT = 300
-_MAX_PLACES = 10_000
 
 
 class RateLimit:
@@ -77,13 +74,9 @@ class RateLimit:
         self.has_slots: bool = any(isinstance(limit, Concurrency) for limit in self.limits)
         self.is_corrected: bool = deduct_when is not None or settle is not None
         before = [self.key.function, cost, exempt_when, attributes]
-        self.has_functions: bool = any(map(callable, before))
-        """Whether the user is asked before the limiter is."""
         self.is_async: bool = any(map(is_async, before))
         """Whether one of these functions is async."""
         self.identities: frozenset[str] = frozenset([limit.identity for limit in self.limits])
-        self._prefix = "" if self.scope is None else f"{self.scope} "
-        self._known: dict[tuple[str, int], Item] = {}
         self._at: dict[str, Self] = {}
         if attributes is not None and self.limits:
             raise ConfigurationError("attributes are for rules; limits of your own count by key")
@@ -95,42 +88,22 @@ class RateLimit:
         """Return the same limit for one place, which is its scope if it names none itself."""
         if self.scope is not None or place is None:
             return self
-        found = self._at.get(place)
-        if found is None:
-            found = copy(self)
-            found.scope, found._prefix, found._known = place, f"{place} ", {}
-            if len(self._at) >= _MAX_PLACES:
-                self._at.clear()
-            self._at[place] = found
-        return found
+        placed = self._at.get(place)
+        if placed is None:
+            placed = self._at[place] = copy(self)
+            placed.scope = place
+        return placed
 
     def item(self, key: str, cost: int) -> Item:
         """Return what is asked about a request of a key: each limit put on it."""
-        found = self._known.get((key, cost))
-        if found is not None:
-            return found
-        text = self._prefix + key
+        text = key if self.scope is None else f"{self.scope} {key}"
         on_error = self.on_error
         checks = [
             # A slot has no cost.
             Check(limit, text, cost if type(limit) is Limit else 1, None, True, on_error)
             for limit in self.limits
         ]
-        found = Item(self, cost, tuple(checks))
-        if len(text) <= _MAX_KEPT:
-            # Not longer ones: whoever sends them must not fill the memory with them.
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            self._known[key, cost] = found
-        return found
-
-    def valid_cost(self, cost: object) -> int:
-        """Return what the cost function answered, or raise an error that names it."""
-        try:
-            return valid_cost(cost)
-        except InvalidInput as error:
-            function: Any = self.cost
-            raise ConfigurationError(f"the cost function {name_of(function)}: {error}") from None
+        return Item(self, cost, tuple(checks))
 
     def counts_with(self, other: RateLimit) -> bool:
         """Return whether another one, at the same place, would count with it. Rules always do."""
@@ -142,25 +115,19 @@ class RateLimit:
 
     def is_like(self, other: RateLimit) -> bool:
         """Return whether another one asks for the same in the same manner."""
-        mine = (self.limits, self.cost, self.deduct_when, self.settle, self.on_error)
-        return bool(self.limits) and mine == (
-            other.limits,
-            other.cost,
-            other.deduct_when,
-            other.settle,
-            other.on_error,
-        )
+        return bool(self.limits) and self._charging == other._charging
 
-    def refuse_async(self, adapter: str) -> None:
-        """Raise `ConfigurationError` if a function is async, for an adapter of threads."""
-        if self.is_async:
-            raise ConfigurationError(
-                f"{adapter} runs in threads and cannot await; use functions that are not async"
-            )
+    @property
+    def _charging(self) -> tuple[object, ...]:
+        return (self.limits, self.cost, self.deduct_when, self.settle, self.on_error)
 
     def __repr__(self) -> str:
         limits = "; ".join(map(str, self.limits)) or "the rules"
         return f"<RateLimit {limits} by {self.key.name}>"
+
+
+AnyLimit = str | Limit | Concurrency | RateLimit
+"""A limit as the arguments of an adapter have it."""
 
 
 class Item(Struct, frozen=True):
@@ -176,13 +143,34 @@ class Item(Struct, frozen=True):
     """What the request does not say, and is refused for."""
 
 
-def rate_limits(
-    limits: tuple[str | Limit | Concurrency | RateLimit, ...],
-) -> tuple[RateLimit, ...]:
-    """Return what the arguments of an adapter stand for: plain limits together are one."""
-    found = [limit for limit in limits if isinstance(limit, RateLimit)]
-    plain = [limit for limit in limits if not isinstance(limit, RateLimit)]
-    return (RateLimit(*plain), *found) if plain else tuple(found)
+def rate_limits(limits: Iterable[AnyLimit], **terms: Any) -> tuple[RateLimit, ...]:
+    """Return the limits that some arguments name: plain limits are one `RateLimit`.
+
+    `terms` are the keyword arguments of the one for plain limits.
+    """
+    given = tuple(limits)
+    plain = [limit for limit in given if not isinstance(limit, RateLimit)]
+    made = (RateLimit(*plain, **terms),) if plain else ()
+    return (*made, *[limit for limit in given if isinstance(limit, RateLimit)])
+
+
+def cost_from(function: Callable[[Any], Any], cost: object) -> int:
+    """Return the result of a cost function, or raise `ConfigurationError` with its name."""
+    try:
+        return valid_cost(cost)
+    except InvalidInput as error:
+        raise ConfigurationError(f"the cost function {name_of(function)}: {error}") from None
+
+
+def listed(limits: object) -> tuple[Any, ...]:
+    """Return a list of limits, or a single limit, as a tuple."""
+    if isinstance(limits, AnyLimit):
+        return (limits,)
+    if isinstance(limits, Iterable) and not isinstance(limits, set | dict):
+        return tuple(limits)
+    raise ConfigurationError(
+        f'expected a list of limits such as ["100/minute"], got {type(limits).__name__}'
+    )
 
 
 def _limits(limits: tuple[object, ...]) -> tuple[Limit | Concurrency, ...]:

@@ -8,11 +8,10 @@ from typing import Any
 
 from limen._internal.functions import name_of
 from limen.adapters.keys import Key
-from limen.adapters.limit import Attributes, Item, RateLimit
+from limen.adapters.limit import Attributes, Item, RateLimit, cost_from
 from limen.adapters.request import Request
 from limen.errors import ConfigurationError
 from limen.flow import Flow
-from limen.model import Check
 
 _logger = logging.getLogger("limen")
 _Place = tuple[str, str]
@@ -25,39 +24,36 @@ _UNKNOWN_CLIENT = (
 )
 
 
-def plain_item(limit: RateLimit, request: Request) -> Item | None:
-    """Return what to ask where none of the user's functions has to be called for that."""
-    cost: Any = limit.cost  # a number, then
-    if not limit.limits:
-        return Item(limit, cost, attributes=request.attributes())
-    return _item(limit, cost, request, limit.key.text(request), None)
-
-
-def asked_item(limit: RateLimit, request: Request, call: Callable[..., Any]) -> Flow[Item | None]:
+def item_of(limit: RateLimit, request: Request, call: Callable[..., Any]) -> Flow[Item | None]:
     """Return what to ask; None when the request is not limited. `call` calls a user's function."""
     native = request.native
     if limit.exempt_when is not None and (yield call(limit.exempt_when, native)):
         return None
     cost = limit.cost
     if not isinstance(cost, int):
-        cost = limit.valid_cost((yield call(cost, native)))
+        cost = cost_from(cost, (yield call(cost, native)))
     if not limit.limits:
         attributes = request.attributes()
         if limit.attributes is not None:
             _add(attributes, limit.attributes, (yield call(limit.attributes, native)))
         return Item(limit, cost, attributes=attributes)
     key = limit.key
+    answer: object = None
     if key.function is None:
-        return _item(limit, cost, request, key.text(request), None)
-    try:
-        answer = yield call(key.function, native)
-    except ConfigurationError:
-        raise  # no answer of the function's, but a function that cannot be asked here
-    except Exception as error:
-        if request.passes(error):
-            raise
-        return _without_key(limit, cost, request, None, error)
-    return _item(limit, cost, request, key.answered(answer), answer)
+        text = key.text(request)
+    else:
+        try:
+            answer = yield call(key.function, native)
+        except ConfigurationError:
+            raise  # no answer of the function's, but a function that cannot be asked here
+        except Exception as error:
+            if request.passes(error):
+                raise
+            return _without_key(limit, cost, request, None, error)
+        text = key.answered(answer)
+    if text is None:
+        return _without_key(limit, cost, request, answer, None)
+    return limit.item(text, cost)
 
 
 def unasked(items: list[Item], store: object, before: Iterable[tuple[object, Item]]) -> list[Item]:
@@ -90,27 +86,6 @@ def apart(limits: Sequence[RateLimit]) -> None:
                 raise _shared(other, limit)
 
 
-def joined(items: list[Item]) -> tuple[tuple[Check, ...], tuple[tuple[int, ...], ...] | None]:
-    """Return the checks of all items, and for each item where its own stand; None for one item."""
-    if len(items) == 1:
-        return items[0].checks, None
-    checks: list[Check] = []
-    places: list[tuple[int, ...]] = []
-    for item in items:
-        first = len(checks)
-        checks += item.checks
-        places.append(tuple(range(first, len(checks))))
-    return tuple(checks), tuple(places)
-
-
-def has_slots(items: list[Item]) -> bool:
-    """Return whether a place is to be held until the response is sent."""
-    for item in items:  # noqa: SIM110  # asked of every request
-        if item.limit.has_slots:
-            return True
-    return False
-
-
 def _places(item: Item) -> list[_Place]:
     if item.attributes is not None:
         return [_RULES]
@@ -127,14 +102,6 @@ def _shared(first: RateLimit, second: RateLimit) -> ConfigurationError:
         f"{first!r} and {second!r} would share one state; give one of them a scope of its own, or "
         "its limits a name"
     )
-
-
-def _item(
-    limit: RateLimit, cost: int, request: Request, text: str | None, answer: object
-) -> Item | None:
-    if text is None:
-        return _without_key(limit, cost, request, answer, None)
-    return limit.item(text, cost)
 
 
 def _without_key(

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from limen.http import Client, ClientAddresses, Routes, normal_path
+from limen.adapters.manner import Manner
+from limen.http import Client, normal_path
 
 # Servers that read proxies' headers themselves take any text there for an address. Whoever sends
 # one that is none is counted with those who do the same: he has no choice of buckets.
@@ -23,19 +24,17 @@ UNMATCHED = "(none)"
 class Request(ABC):
     """A request, as limits see it."""
 
-    __slots__ = ("_addresses", "_native", "_routes")
+    __slots__ = ("_native", "manner")
 
     address_setting: ClassVar[str] = (
         "trusted_proxies of addresses=AddressSettings(trusted_proxies=..., header=...)"
     )
     """The setting that lists trusted proxies, for messages."""
 
-    def __init__(
-        self, native: Any, addresses: ClientAddresses, routes: Routes | None = None
-    ) -> None:
+    def __init__(self, manner: Manner, native: Any = None) -> None:
+        self.manner: Manner = manner
+        """How clients are told apart, and how they are told."""
         self._native = native
-        self._addresses = addresses
-        self._routes = routes
 
     @property
     def native(self) -> Any:
@@ -73,7 +72,8 @@ class Request(ABC):
 
         Here, the one of the templates that were given.
         """
-        return None if self._routes is None else self._routes.template_of(self.path, decoded=True)
+        routes = self.manner.routes
+        return None if routes is None else routes.template_of(self.path, decoded=True)
 
     @property
     def endpoint(self) -> str | None:
@@ -81,7 +81,7 @@ class Request(ABC):
 
         Of templates that were given, all paths that match none are one endpoint.
         """
-        return self.route if self._routes is None else self.route or UNMATCHED
+        return self.route if self.manner.routes is None else self.route or UNMATCHED
 
     @property
     def user(self) -> str | None:
@@ -91,7 +91,7 @@ class Request(ABC):
     @property
     def client(self) -> Client | None:
         """Who asks, by address, through proxies that are trusted; None without an address."""
-        addresses, peer = self._addresses, self.peer
+        addresses, peer = self.manner.addresses, self.peer
         header = addresses.header
         found = addresses.of(peer, self.header(header) if header else ())
         if not addresses.is_warned:

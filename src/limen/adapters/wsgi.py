@@ -7,22 +7,20 @@ all there, or when the server closes it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from http.client import responses
 from typing import TYPE_CHECKING, Any, Unpack
 
-from limen.adapters.limit import RateLimit
-from limen.adapters.manner import Options
+from limen.adapters.deciders import Source
+from limen.adapters.door import Door
+from limen.adapters.limit import AnyLimit
+from limen.adapters.manner import Manner, Options
 from limen.adapters.request import Request, Response
-from limen.adapters.sync import Door
 from limen.adapters.visit import Visit
-from limen.http import OPTIONAL_WHITESPACE, ClientAddresses, Routes
-from limen.model import Concurrency, Limit
+from limen.http import OPTIONAL_WHITESPACE
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
-
-    from limen.adapters.deciders import Source
 
 VISIT = "limen.visit"
 """Where an environ has what was said so far."""
@@ -46,12 +44,12 @@ class RateLimitMiddleware:
         self,
         app: WSGIApplication,
         limiter: Source,
-        *limits: str | Limit | Concurrency | RateLimit,
+        *limits: AnyLimit,
         refused: WSGIApplication | None = None,
         **options: Unpack[Options],
     ) -> None:
         self.app: WSGIApplication = app
-        self.door: Door = Door(limiter, *limits, adapter="WSGI", **options)
+        self.door: Door = Door(limiter, *limits, **options)
         self._refused = refused
 
     def __call__(
@@ -62,17 +60,12 @@ class RateLimitMiddleware:
         around: Visit | None = environ.get(VISIT)
         if around is not None and not around.is_over:
             # Whoever made the visit tells the client, and settles it.
-            let_in = door.enter(around, door.limits)
-            app = self.app if let_in else self._refused or _refuse
-            return app(environ, start_response)
-        manner = door.manner
-        visit = door.visit(WsgiRequest(environ, manner.addresses, manner.routes))
+            return self._pass_on(around, environ, start_response)
+        visit = Visit(WsgiRequest(environ, door.manner))
         environ[VISIT] = visit  # also for what lies further in, which may ask about more
         stay = _Starting(door, visit, start_response)
         try:
-            let_in = door.enter(visit, door.limits)
-            app = self.app if let_in else self._refused or _refuse
-            body = app(environ, stay)
+            body = self._pass_on(visit, environ, stay)
             if isinstance(body, list | tuple):
                 # It is all there, and as good as sent: the next request may come at once, and
                 # shall find everything given back.
@@ -86,20 +79,21 @@ class RateLimitMiddleware:
             stay.end()
             raise
 
+    def _pass_on(
+        self, visit: Visit, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        is_let_in = self.door.enter(visit, self.door.limits)
+        app = self.app if is_let_in else self._refused or _refuse
+        return app(environ, start_response)
+
 
 class WsgiRequest(Request):
     """An environ, as limits see it. Functions of the user's get this: there is nothing native."""
 
     __slots__ = ("environ",)
 
-    def __init__(
-        self,
-        environ: WSGIEnvironment,
-        addresses: ClientAddresses,
-        routes: Routes | None = None,
-        native: Any = None,
-    ) -> None:
-        super().__init__(native, addresses, routes)
+    def __init__(self, environ: WSGIEnvironment, manner: Manner, native: Any = None) -> None:
+        super().__init__(manner, native)
         self.environ: WSGIEnvironment = environ
         """The environ itself."""
 
@@ -124,11 +118,7 @@ class WsgiRequest(Request):
 
     def header(self, name: str) -> Sequence[str]:
         """Return the value of a header. What was sent several times, the server has joined."""
-        variable = name.upper().replace("-", "_")
-        if variable not in _NOT_PREFIXED:
-            variable = f"HTTP_{variable}"
-        found = self._text(variable).strip(OPTIONAL_WHITESPACE)
-        return (found,) if found else ()
+        return value_of(self.environ, name)
 
     @property
     def user(self) -> str | None:
@@ -139,6 +129,19 @@ class WsgiRequest(Request):
         """Return a variable of the environ; nothing when it is missing, or no text."""
         found = self.environ.get(variable, "")
         return found if isinstance(found, str) else ""
+
+
+def value_of(environ: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Return the value of a header in an environ, without the spaces around it; empty without one.
+
+    `name` is in lower case.
+    """
+    variable = name.upper().replace("-", "_")
+    if variable not in _NOT_PREFIXED:
+        variable = f"HTTP_{variable}"
+    value = environ.get(variable)
+    text = value.strip(OPTIONAL_WHITESPACE) if isinstance(value, str) else ""
+    return (text,) if text else ()
 
 
 class Stay(ABC):
@@ -221,7 +224,8 @@ class _Starting(Stay):
         self._status, self._headers = status, headers
         if visit.is_due:
             visit.responded(self.response)
-        told = visit.headers(self._exposed() if visit.manner.expose else None)
+        exposed = [value for name, value in headers if name.lower() == _EXPOSE]
+        told = visit.headers(exposed)
         names = {name.lower() for name, _ in told}
         # Nothing is said twice. The last word is that of who counts.
         told = [pair for pair in headers if pair[0].lower() not in names] + told
@@ -239,10 +243,6 @@ class _Starting(Stay):
         code = self._status[:3]
         headers = {name.lower(): value for name, value in self._headers}
         return Response(int(code) if code.isdecimal() else 500, headers, self.sent)
-
-    def _exposed(self) -> str:
-        """Return what a response exposes to other origins by itself."""
-        return ", ".join([value for name, value in self._headers if name.lower() == _EXPOSE])
 
 
 def _is_file(body: object, environ: WSGIEnvironment) -> bool:

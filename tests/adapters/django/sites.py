@@ -78,7 +78,7 @@ def site(kind: str, limen: dict[str, Any], **environ: str) -> Iterator[Site]:
             cwd=ROOT,
             env={
                 **os.environ,
-                "PYTHONPATH": str(ROOT),
+                "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
                 "DJANGO_SETTINGS_MODULE": f"{PROJECT}.settings",
                 "LIMEN_IN_TESTS": json.dumps(limen),
                 **environ,

@@ -34,7 +34,7 @@ def run(*command: str, **environ: str) -> subprocess.CompletedProcess[str]:
         cwd=ROOT,
         env={
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
             "DJANGO_SETTINGS_MODULE": f"{PROJECT}.settings",
             **environ,
         },

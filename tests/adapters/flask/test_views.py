@@ -470,7 +470,7 @@ class TestInstalling:
         async def key(request: Any) -> str:
             return "a"
 
-        with pytest.raises(ConfigurationError, match="Flask runs in threads and cannot await"):
+        with pytest.raises(ConfigurationError, match="runs in threads and cannot await"):
             limits.limit("1/hour", key=key)
         with pytest.raises(ConfigurationError, match="says all by itself"):
             limits.limit(RateLimit("1/hour"), key="user")

@@ -13,7 +13,7 @@ import pytest
 
 from limen.adapters import AddressSettings, RateLimit, either, header
 from limen.adapters.grpc.call import CallRequest, address_of
-from limen.http import ClientAddresses
+from limen.adapters.manner import manner_of
 from tests.adapters.grpc.conftest import Serve, Sources
 from tests.adapters.grpc.serving import Kind, Shopper, serving
 from tests.adapters.grpc.shop import OTHER, PLACE
@@ -209,7 +209,7 @@ def test_counts_by_who_the_certificate_of_a_client_names(
     seen: list[str | None] = []
 
     def is_exempt(call: Any) -> bool:
-        seen.append(CallRequest(call, ClientAddresses()).user)
+        seen.append(CallRequest(manner_of({}), call).user)
         return False
 
     limit = RateLimit("1/hour", key="user", exempt_when=is_exempt)

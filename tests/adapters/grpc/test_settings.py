@@ -28,7 +28,7 @@ async def slow_key(call: Any) -> str:
     ("arguments", "options", "why"),
     [
         ([RateLimit()], {}, "a limiter knows no rules"),
-        ([RateLimit("1/hour", key=slow_key)], {}, "gRPC runs in threads and cannot await"),
+        ([RateLimit("1/hour", key=slow_key)], {}, "this adapter runs in threads and cannot await"),
         ([], {"routes": ["/x"]}, "gRPC needs no routes"),
         ([], {"expose": True}, "expose is for web pages"),
         ([], {"status": 418}, "no code of gRPC stands for the status 418"),

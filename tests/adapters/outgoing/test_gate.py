@@ -11,8 +11,7 @@ import pytest
 
 from limen import AsyncLimiter, ConfigurationError, Limiter
 from limen.adapters.outgoing import RateLimited
-from limen.adapters.outgoing.gate import Gate
-from limen.adapters.outgoing.settings import Settings
+from limen.adapters.outgoing.gate import Gate, Settings
 from limen.flow import run, run_async
 from limen.testing import ManualClock
 

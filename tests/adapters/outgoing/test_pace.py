@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limen import LimenError, Limiter
-from limen.adapters.outgoing.pace import MAX_PAUSES, Pauses, Turn
-from limen.adapters.outgoing.refused import RateLimited
+from limen.adapters.outgoing.pace import MAX_PAUSES, Pauses, RateLimited, Turn
 from limen.testing import ManualClock
 
 

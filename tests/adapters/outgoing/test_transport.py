@@ -13,6 +13,8 @@ import pytest
 
 import limen
 from limen import ConfigurationError, InvalidInput, InvalidLimit, LimenError, Limit
+from limen.engine import AsyncEngine, Engine
+from limen.rules import parse_text
 from limen.testing import ManualClock
 from tests.adapters.outgoing.drivers import Driver
 from tests.adapters.outgoing.upstream import CHUNKS, Upstream, serving
@@ -191,7 +193,7 @@ def test_a_request_may_cost_more(driver: Driver, upstream: Upstream) -> None:
     with pytest.raises(driver.error, match="it never fits; lower the cost, or raise") as told:
         caller.get("/?pages=11")
     assert told.value.retry_after is None
-    with pytest.raises(ConfigurationError, match=r"the cost function .*pages_of is wrong: cost"):
+    with pytest.raises(ConfigurationError, match=r"the cost function .*pages_of: cost must be"):
         caller.get("/?pages=-1")
     fixed = driver.call(driver.transport(driver.limiter(), "4/day", cost=3, wait=0), upstream.url)
     fixed.get()
@@ -509,16 +511,23 @@ def test_limits_and_costs_that_make_no_sense_are_refused_when_it_is_made(driver:
 
 
 def test_a_limiter_of_the_wrong_kind_is_an_error_that_names_the_right_one(driver: Driver) -> None:
-    right = "AsyncLimiter or an AsyncClient" if driver.is_async else "Limiter or a Client"
-    names = ["Limiter", "Client"] if driver.is_async else ["AsyncLimiter", "AsyncClient"]
-    for name in names:
+    right = {"AsyncLimiter": "a Limiter", "AsyncClient": "a Client"}
+    if driver.is_async:
+        right = {"Limiter": "an AsyncLimiter", "Client": "an AsyncClient"}
+    for name, expected in right.items():
         arguments = ["http://localhost:1"] if name.endswith("Client") else []
         wrong = getattr(limen, name)(*arguments)
-        with pytest.raises(ConfigurationError, match=rf"takes an? {right}, got {name}; use"):
+        with pytest.raises(ConfigurationError, match=rf"give it {expected}, got an? {name}"):
             driver.transport(wrong, "1/minute")
-    with pytest.raises(ConfigurationError, match=rf"takes an? {right}.*, got str") as told:
+    with pytest.raises(ConfigurationError, match=r"expected an? .*, got a str") as told:
         driver.transport("redis://:secret@localhost:6379", "1/minute")
     assert "secret" not in str(told.value)
+
+
+def test_an_engine_is_an_error_that_names_its_limiter(driver: Driver) -> None:
+    engine: Any = AsyncEngine if driver.is_async else Engine
+    with pytest.raises(ConfigurationError, match="give it the limiter of the engine"):
+        driver.transport(engine(parse_text("rules: []"), driver.limiter()), "1/minute")
 
 
 def test_no_wait_takes_time_by_a_clock_that_is_set_by_hand(

@@ -301,7 +301,7 @@ class TestKeys:
         async def tenant_of(request: Any) -> str:
             return "a"
 
-        with pytest.raises(ConfigurationError, match="WSGI runs in threads and cannot await"):
+        with pytest.raises(ConfigurationError, match="runs in threads and cannot await"):
             limited(RateLimit("1/hour", key=tenant_of))
 
 

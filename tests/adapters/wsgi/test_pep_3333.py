@@ -15,8 +15,8 @@ import pytest
 
 from limen import Concurrency, ConfigurationError, Limiter
 from limen.adapters import RateLimit
+from limen.adapters.manner import manner_of
 from limen.adapters.wsgi import RateLimitMiddleware, WsgiRequest
-from limen.http import ClientAddresses
 from limen.testing import ManualClock
 
 SLOT = RateLimit(Concurrency(1, lease=30))
@@ -250,7 +250,7 @@ def test_an_odd_environ_never_crashes(odd: dict[str, Any]) -> None:
 
 
 def test_an_environ_with_nothing_in_it_can_be_read() -> None:
-    request = WsgiRequest({}, ClientAddresses())
+    request = WsgiRequest({}, manner_of({}))
     assert (request.method, request.path, request.peer, request.user) == ("GET", "/", None, None)
     assert request.header("content-type") == request.header("x-any") == ()
     assert request.attributes() == {"method": "GET", "path": "/"}
@@ -258,7 +258,7 @@ def test_an_environ_with_nothing_in_it_can_be_read() -> None:
 
 def test_the_whole_path_is_where_the_application_is_mounted_and_the_rest() -> None:
     environ = {"SCRIPT_NAME": "/shop", "PATH_INFO": "/caf\xc3\xa9", "CONTENT_TYPE": "text/plain"}
-    request = WsgiRequest(environ, ClientAddresses())
+    request = WsgiRequest(environ, manner_of({}))
     assert request.path == "/shop/café"
     assert request.header("content-type") == ("text/plain",)
 

@@ -29,10 +29,9 @@ from django.urls import get_resolver
 from django.utils.module_loading import import_string
 
 from limen.adapters.django.decorator import limits_on, views_of
-from limen.adapters.django.installed import Installed
+from limen.adapters.django.installed import Installed, on_view
 from limen.adapters.django.middleware import RateLimitMiddleware
-from limen.adapters.django.settings import PATH_HINT, LostPath, Settings, read
-from limen.adapters.limit import RateLimit
+from limen.adapters.django.settings import PATH_HINT, LostPath, read
 from limen.adapters.plan import apart
 from limen.errors import LimenError
 
@@ -49,7 +48,7 @@ def check_setting(**_: Any) -> list[CheckMessage]:
     if found or not settings.enabled:
         return found
     try:
-        limits = _limits_everywhere(settings)
+        limits = Installed(settings).any_door.limits
     except LostPath as error:
         return [Error(f"LIMEN: {error}", hint=PATH_HINT, id="limen.E007")]
     except (LimenError, ImportError) as error:
@@ -91,15 +90,13 @@ def check_views(**_: Any) -> list[CheckMessage]:
         return found  # check_setting says so
     for view, limits in limited.items():
         try:
-            own = here.on_view(here.any_door, limits, "any")
+            own = on_view(here.any_door, limits, "any")
             # One that does not always hold may stand beside others.
             apart([limit for limit in own if limit.exempt_when is None])
         except LimenError as error:
             hint = "change the limit, or LIMEN"
             found.append(Error(f"limits on {_name(view)}: {error}", hint=hint, id="limen.E010"))
-    found += _of_throttles(throttled, here)
-    here.close()
-    return found
+    return found + _of_throttles(throttled, here)
 
 
 def _of_throttles(views: list[Any], here: Installed) -> list[CheckMessage]:
@@ -131,14 +128,6 @@ def check_store(**_: Any) -> list[CheckMessage]:
     message = "LIMEN counts in memory: each process for itself, and anew after each start"
     hint = 'name a store that all share, LIMEN = {"STORE": "redis://localhost:6379", ...}'
     return [Warning(message, hint=hint, id="limen.W003")]
-
-
-def _limits_everywhere(settings: Settings) -> tuple[RateLimit, ...]:
-    here = Installed(settings)
-    try:
-        return here.any_door.limits
-    finally:
-        here.close()
 
 
 def _no_middleware(why: str) -> Warning:

@@ -7,7 +7,7 @@ ask. So a visit is never settled by who cannot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,12 +18,11 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from limen._internal.functions import call_async, call_sync
-from limen.adapters.aio import AsyncDoor
-from limen.adapters.django.installed import Installed, installed
+from limen.adapters.django.installed import Installed, installed, on_view
 from limen.adapters.django.request import DjangoRequest
 from limen.adapters.django.stream import leave_at_the_end
+from limen.adapters.door import AsyncDoor, Door
 from limen.adapters.limit import RateLimit
-from limen.adapters.sync import Door
 from limen.adapters.visit import Visit
 from limen.errors import ConfigurationError
 from limen.flow import Flow, run, run_async
@@ -72,8 +71,8 @@ class Entry:
         self.installed: Installed = here
         self.door: Door | AsyncDoor | None = door
         """None when limen is switched off."""
-        self.request: DjangoRequest = DjangoRequest(http, here.manner.addresses)
-        self.visit: Visit = Visit(self.request, here.manner)
+        self.request: DjangoRequest = DjangoRequest(http, here.manner)
+        self.visit: Visit = Visit(self.request)
         self.is_free: bool = door is None
         """Whether nothing is asked: limen is switched off, or the request is exempt."""
         self.is_asked: bool = False
@@ -87,7 +86,7 @@ class Entry:
 
     def pending(
         self,
-        on_view: tuple[RateLimit, ...] = (),
+        of_view: tuple[RateLimit, ...] = (),
         where: Where = _ON_THE_WHOLE,
         *,
         everywhere: bool = False,
@@ -100,15 +99,12 @@ class Entry:
         if everywhere and not self.is_asked:
             self.is_asked = True
             found += door.limits
-        if not on_view:
-            return found
-        if any(limit not in self.asked for limit in on_view):
+        if any(limit not in self.asked for limit in of_view):
             has_route = self.request.match is not None
             place = (self.request.endpoint if has_route else where.otherwise) + where.part
-            placed = self.installed.on_view(door, on_view, place)
-            pairs = zip(on_view, placed, strict=True)
+            pairs = zip(of_view, on_view(door, of_view, place), strict=True)
             found += [at_place for limit, at_place in pairs if limit not in self.asked]
-            self.asked = self.asked.union(on_view)
+            self.asked = self.asked.union(of_view)
         return found
 
     def end(self) -> None:
@@ -128,7 +124,7 @@ def handle(
     If nobody has begun with it, it begins and ends here.
     """
     around = entry_of(http)
-    entry = around or (yield from _begin(http, is_async))
+    entry = around or (yield from begin(http, is_async))
     try:
         if (yield from enter(entry, limits_of(entry), is_async)):
             response: HttpResponseBase = yield view()
@@ -146,16 +142,12 @@ def drive(flow: Flow[T], is_async: bool) -> Any:
     return run_async(flow) if is_async else run(flow)
 
 
-def begin(http: HttpRequest) -> Entry:
-    """Begin with a request, in a thread."""
-    return run(_begin(http, False))
-
-
-def _begin(http: HttpRequest, is_async: bool) -> Flow[Entry]:
+def begin(http: HttpRequest, is_async: bool) -> Flow[Entry]:
+    """Begin with a request."""
     # The loop of an async view by WSGI ends with it, and so would every connection that is opened
     # there: such a request stays with the threads that it came by.
     if is_async and not isinstance(http, ASGIRequest):
-        entry: Entry = yield sync_to_async(begin)(http)
+        entry: Entry = yield sync_to_async(run)(begin(http, False))
         return entry
     here = installed()
     door: Door | AsyncDoor | None = None
@@ -178,8 +170,8 @@ def _begin(http: HttpRequest, is_async: bool) -> Flow[Entry]:
 
 def entry_of(http: HttpRequest) -> Entry | None:
     """Return the entry of a request; None when nobody has begun with it."""
-    found: Entry | None = getattr(http, ENTRY, None)
-    return found
+    entry: Entry | None = getattr(http, ENTRY, None)
+    return entry
 
 
 def visit_of(request: Any) -> Visit:
@@ -217,15 +209,11 @@ def enter(
     request = request or entry.request
     ask: Any = partial(door.enter, entry.visit, limits, request)
     if isinstance(door, Door):
-        is_let_in: bool = yield sync_to_async(ask)() if is_async else ask()
-        return is_let_in
-    needs_user = any(limit.key.reads_user or not limit.limits for limit in limits)
-    if needs_user and is_async:
-        yield request.read_user()
-    elif needs_user:
-        _ = request.user  # here, where the database may be asked
-    ask_with_user: Any = _with_user if is_async else async_to_sync(_with_user)
-    is_let_in = yield ask_with_user(request, ask)
+        ask = sync_to_async(ask) if is_async else ask
+    else:
+        ask = partial(_with_user, request, ask)
+        ask = ask if is_async else async_to_sync(ask)
+    is_let_in: bool = yield ask()
     return is_let_in
 
 
@@ -247,17 +235,11 @@ def refuse(entry: Entry, is_async: bool) -> Flow[HttpResponseBase]:
     """Return the answer to who is refused. A view of the other kind is called as Django does."""
     view = entry.installed.settings.view
     if view is None:
-        return _refusal(entry.visit)
+        refusal = entry.visit.refusal()
+        return HttpResponse(refusal.body, status=refusal.status, headers=dict(refusal.headers))
     if iscoroutinefunction(view) != is_async:
         view = sync_to_async(view) if is_async else async_to_sync(view)
     response: HttpResponseBase = yield view(entry.request.http, Refused(entry.visit))
-    return response
-
-
-def _refusal(visit: Visit) -> HttpResponse:
-    found = visit.refusal()
-    response = HttpResponse(found.body, status=found.status)
-    _write(response, found.headers)
     return response
 
 
@@ -270,8 +252,8 @@ def _finish(entry: Entry, response: HttpResponseBase, is_async: bool) -> Flow[Ht
     is_due = visit.is_due
     if is_due:
         visit.responded(response)
-    already = response.headers.get(_EXPOSE) if visit.manner.expose else None
-    _write(response, visit.headers(already))
+    for name, value in visit.headers([response.headers.get(_EXPOSE, "")]):
+        response.headers[name] = value
     entry.end()
     if door is None or not is_due:
         return response
@@ -279,8 +261,3 @@ def _finish(entry: Entry, response: HttpResponseBase, is_async: bool) -> Flow[Ht
         return leave_at_the_end(door, visit, response)
     yield door.leave(visit, response)
     return response
-
-
-def _write(response: HttpResponseBase, headers: Iterable[tuple[str, str]]) -> None:
-    for name, value in headers:
-        response.headers[name] = value

@@ -9,29 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 
-from limen import fork
-from limen._internal.functions import name_of
-from limen.adapters.aio import AsyncDoor
-from limen.adapters.deciders import Kind, kind_of
+from limen._internal.functions import call_sync, name_of
+from limen.adapters.deciders import AsyncSource, Kind, Source, kind_of
 from limen.adapters.django.settings import LostPath, Settings, named, read
-from limen.adapters.limit import RateLimit
+from limen.adapters.door import AsyncDoor, Door
+from limen.adapters.limit import RateLimit, rate_limits
 from limen.adapters.manner import Manner, manner_of
-from limen.adapters.sync import Door
 from limen.client import AsyncClient, Client
 from limen.errors import ConfigurationError
 from limen.limiter import AsyncLimiter, Limiter
 
-if TYPE_CHECKING:
-    from limen.adapters.deciders import AsyncSource, Source
-
-_MAX_TAKEN = 10_000
 _DEADLINE_S = 0.05
 _TIMEOUT_S = 0.25
 
@@ -51,8 +45,6 @@ class Installed:
         self._async_source: AsyncSource | None = None
         if settings.enabled:
             self._source, self._async_source = _sources(settings)
-        self.on_view: Callable[..., tuple[RateLimit, ...]] = lru_cache(_MAX_TAKEN)(_on_view)
-        """Limits of a view, as a door takes them, at the place where they stand."""
 
     @cached_property
     def door(self) -> Door:
@@ -61,7 +53,7 @@ class Installed:
         if source is None:
             raise _one_sided("threads", "Limiter")
         limits = _limits(self.settings, kind_of(source, is_async=False))
-        return Door(source, *limits, adapter="Django's WSGI", **self.settings.options)
+        return Door(source, *limits, **self.settings.options)
 
     @cached_property
     def async_door(self) -> AsyncDoor:
@@ -84,58 +76,40 @@ class Installed:
         if self._source is not None:
             _closable(self._source).close()
         if self._async_source is not None:
-            _run(_closable(self._async_source).aclose)
+            _close(self._async_source)
 
 
-class _Holder:
-    """Where the one that is in force is kept: there is one for a process, as of the settings."""
-
-    def __init__(self) -> None:
-        self._now: Installed | None = None
-        self.after_fork()
-        fork.watch(self)
-
-    def after_fork(self) -> None:
-        """Make anew what two processes must not share. Not for you to call."""
-        self._lock = threading.Lock()
-
-    def get(self) -> Installed:
-        """Return it; the first who asks makes it, and nobody else."""
-        found = self._now
-        if found is not None:
-            return found
-        with self._lock:
-            if self._now is None:
-                self._now = Installed(_read())
-                setting_changed.connect(self._changed, dispatch_uid="limen")
-            return self._now
-
-    def _changed(self, setting: str, **_: object) -> None:
-        if setting == "LIMEN":
-            with self._lock:
-                found, self._now = self._now, None
-            if found is not None:
-                found.close()
-
-
-installed: Callable[[], Installed] = _Holder().get
-"""Return what the setting stands for now, or raise a `LimenError` that says all that is wrong."""
-
-
-def _read() -> Settings:
-    found, troubles = read(getattr(django_settings, "LIMEN", {}))
+@lru_cache(1)
+def _installed() -> Installed:
+    settings, troubles = read(getattr(django_settings, "LIMEN", {}))
     if troubles:
         raise ConfigurationError("; ".join([trouble.message for trouble in troubles]))
-    return found
+    return Installed(settings)
+
+
+def installed() -> Installed:
+    """Return what the setting stands for now, or raise a `LimenError` that says all that is wrong.
+
+    The first caller makes it.
+    """
+    with _lock:
+        return _installed()
+
+
+def _changed(setting: str, **_: object) -> None:
+    if setting == "LIMEN" and _installed.cache_info().currsize:
+        here = installed()
+        _installed.cache_clear()
+        here.close()
+
+
+_lock = threading.Lock()
+setting_changed.connect(_changed, dispatch_uid="limen")
 
 
 def _limits(settings: Settings, kind: Kind) -> list[RateLimit]:
     """Return what holds for every request."""
-    given = settings.limits or ()
-    found = [limit for limit in given if isinstance(limit, RateLimit)]
-    plain = [limit for limit in given if not isinstance(limit, RateLimit)]
-    if plain:
-        found.insert(0, RateLimit(*plain, key=settings.key))
+    found = list(rate_limits(settings.limits or (), key=settings.key))
     # Who names rules wants them. A service may also be there for limits of one's own alone.
     by_rules = kind == "engine" or (kind == "client" and settings.limits is None)
     if by_rules and all(limit.limits for limit in found):
@@ -143,7 +117,7 @@ def _limits(settings: Settings, kind: Kind) -> list[RateLimit]:
     return found
 
 
-def _on_view(
+def on_view(
     door: Door | AsyncDoor, limits: tuple[RateLimit, ...], place: str
 ) -> tuple[RateLimit, ...]:
     """Return limits, the outermost first, each at a place of its own.
@@ -189,10 +163,12 @@ def _when_away(settings: Settings) -> dict[str, Any]:
 def _given(limiter: Any) -> tuple[Source | None, AsyncSource | None]:
     """Return what the user made: one, from which the other may follow, or both."""
     given = limiter if isinstance(limiter, list | tuple) else (limiter,)
-    made = list(map(_made, given))
-    sources: list[Any] = [each for each in made if _is_for(each, is_async=False)]
-    async_sources: list[Any] = [each for each in made if _is_for(each, is_async=True)]
-    if not made or len(sources) > 1 or len(async_sources) > 1:
+    sources: list[Any] = []
+    async_sources: list[Any] = []
+    for each in given:
+        made = _made(each)
+        (async_sources if _is_async(made) else sources).append(made)
+    if not given or len(sources) > 1 or len(async_sources) > 1:
         raise ConfigurationError(
             "LIMITER as a pair has one for threads and one for asyncio, got "
             f"{len(sources)} and {len(async_sources)}"
@@ -206,35 +182,34 @@ def _given(limiter: Any) -> tuple[Source | None, AsyncSource | None]:
 
 def _made(each: Any) -> Any:
     try:
-        found = named(each)
+        source = named(each)
     except LostPath as error:
         # Nothing of the text: it is where people put addresses, with their passwords.
         why = f"leads nowhere ({type(error.__cause__).__name__})" if error.__cause__ else "is none"
         raise LostPath(f"LIMITER: as text it is a dotted path; this {why}") from error.__cause__
-    if callable(found):
-        try:
-            found = found()
-        except Exception as error:
-            raise ConfigurationError(
-                f"LIMITER: {name_of(found)} raised {type(error).__name__}"
-            ) from error
-    if _is_for(found, is_async=False) or _is_for(found, is_async=True):
-        return found
-    if hasattr(found, "__await__") and hasattr(found, "close"):
-        found.close()  # else it would complain that nobody awaited it
+    if not callable(source):
+        return source
+    try:
+        return call_sync(source)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(
+            f"LIMITER: {name_of(source)} raised {type(error).__name__}"
+        ) from error
+
+
+def _is_async(source: object) -> bool:
+    """Return whether a source is for asyncio; raise `ConfigurationError` for anything else."""
+    for is_async in (False, True):
+        with suppress(ConfigurationError):
+            kind_of(source, is_async=is_async)
+            return is_async
     # Not the value: it may hold a password.
     raise ConfigurationError(
         "LIMITER must be a Limiter, an Engine or a Client for threads, or an AsyncLimiter, an "
-        f"AsyncEngine or an AsyncClient for asyncio, got {type(found).__name__}"
+        f"AsyncEngine or an AsyncClient for asyncio, got {type(source).__name__}"
     )
-
-
-def _is_for(source: object, *, is_async: bool) -> bool:
-    try:
-        kind_of(source, is_async=is_async)
-    except ConfigurationError:
-        return False
-    return True
 
 
 def _closable(source: Any) -> Any:
@@ -242,18 +217,15 @@ def _closable(source: Any) -> Any:
     return getattr(source, "limiter", source)
 
 
-def _run(close: Callable[[], Awaitable[None]]) -> None:
-    """Carry out a coroutine function from wherever this is; on a loop, as soon as it goes on."""
-
-    async def run() -> None:
-        await close()
-
+def _close(source: AsyncSource) -> None:
+    """Close a source from anywhere; on a loop, as soon as it goes on."""
+    closing = _closable(source).aclose()
     try:
-        loop = asyncio.get_running_loop()
+        asyncio.get_running_loop()
     except RuntimeError:
-        asyncio.run(run())
+        asyncio.run(closing)
     else:
-        _closing.add(task := loop.create_task(run()))
+        _closing.add(task := asyncio.ensure_future(closing))
         task.add_done_callback(_closing.discard)
 
 

@@ -20,7 +20,7 @@ from limen.adapters.django.decorator import any_limited, is_exempt, limits_on
 from limen.adapters.django.entry import Entry, drive, enter, entry_of, handle, refuse
 from limen.adapters.django.installed import installed
 from limen.adapters.limit import RateLimit
-from limen.flow import Flow, run, run_async
+from limen.flow import Flow
 
 GetResponse = Callable[[HttpRequest], Any]
 
@@ -41,12 +41,16 @@ class RateLimitMiddleware:
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response: GetResponse = get_response
-        self._is_async = iscoroutinefunction(get_response)
-        self.process_view: Callable[..., Any] = self._look
+        self._is_async = is_async = iscoroutinefunction(get_response)
+
+        def process_view(request: HttpRequest, view: Any, *_: Any) -> Any:
+            return drive(_look_at_view(request, view, is_async), is_async)
+
+        self.process_view: Callable[..., Any] = process_view
         """What Django calls when it has found the view."""
-        if self._is_async:
+        if is_async:
             markcoroutinefunction(self)
-            self.process_view = self._look_async
+            markcoroutinefunction(process_view)
         # A wrong setting is to be seen when the server starts, and not with the first request.
         installed()
 
@@ -54,16 +58,8 @@ class RateLimitMiddleware:
         """Let a request through, or refuse it."""
         get_response = partial(self.get_response, request)
         flow = handle(request, _beforehand, get_response, self._is_async)
-        answer: HttpResponseBase | Awaitable[HttpResponseBase] = drive(flow, self._is_async)
-        return answer
-
-    def _look(self, request: HttpRequest, view: Any, *_: Any) -> HttpResponseBase | None:
-        return run(_look_at_view(request, view, False))
-
-    async def _look_async(
-        self, request: HttpRequest, view: Any, *_: Any
-    ) -> HttpResponseBase | None:
-        return await run_async(_look_at_view(request, view, True))
+        response: HttpResponseBase | Awaitable[HttpResponseBase] = drive(flow, self._is_async)
+        return response
 
 
 def _look_at_view(request: HttpRequest, view: Any, is_async: bool) -> Flow[HttpResponseBase | None]:

@@ -24,8 +24,9 @@ from django.urls.resolvers import LocalePrefixPattern
 from django.utils.functional import LazyObject
 
 from limen.adapters.asgi import values_of
+from limen.adapters.manner import Manner
 from limen.adapters.request import UNMATCHED, Request
-from limen.http import OPTIONAL_WHITESPACE, ClientAddresses
+from limen.adapters.wsgi import value_of
 
 _NOT_READ: Any = object()
 
@@ -42,8 +43,8 @@ class DjangoRequest(Request):
         "LIMEN['TRUSTED_PROXIES'], and name the header in LIMEN['ADDRESS_HEADER']"
     )
 
-    def __init__(self, http: HttpRequest, addresses: ClientAddresses, native: Any = None) -> None:
-        super().__init__(http if native is None else native, addresses)
+    def __init__(self, http: HttpRequest, manner: Manner, native: Any = None) -> None:
+        super().__init__(manner, http if native is None else native)
         self.http: HttpRequest = http
         """The request itself."""
         self._found: ResolverMatch | None = _NOT_READ
@@ -68,10 +69,8 @@ class DjangoRequest(Request):
         """Return the values of a header. By WSGI, those of one name come as one."""
         scope = getattr(self.http, "scope", None)
         if scope is not None:
-            return values_of(scope, name)
-        text = name.upper().replace("-", "_")
-        value = self.http.META.get(text if text in _WITHOUT_PREFIX else f"HTTP_{text}")
-        return () if value is None else (value.strip(OPTIONAL_WHITESPACE),)
+            return values_of(scope["headers"], name)
+        return value_of(self.http.META, name)
 
     @property
     def match(self) -> ResolverMatch | None:
@@ -152,4 +151,3 @@ def _key_of(user: Any) -> str | None:
 
 _WITH_RESPONSE = (Http404, PermissionDenied, BadRequest, SuspiciousOperation)
 """The errors that Django answers with a 4xx, wherever they are raised."""
-_WITHOUT_PREFIX = ("CONTENT_TYPE", "CONTENT_LENGTH")

@@ -21,12 +21,11 @@ from limen.adapters.django.entry import Entry, begin, enter, entry_of, http_of
 from limen.adapters.django.installed import Installed
 from limen.adapters.django.request import DjangoRequest
 from limen.adapters.keys import Key, KeyFunction
-from limen.adapters.limit import RateLimit
+from limen.adapters.limit import AnyLimit, RateLimit, listed, rate_limits
 from limen.adapters.missing import missing
 from limen.adapters.plan import apart
 from limen.errors import ConfigurationError, LimenError, did_you_mean
 from limen.flow import run
-from limen.model import Concurrency, Limit
 
 try:
     from rest_framework.exceptions import APIException
@@ -37,8 +36,6 @@ try:
 except ImportError as _error:
     raise missing("drf", _error) from None
 
-Limits = str | Limit | Concurrency | RateLimit
-
 
 class RateLimitThrottle(BaseThrottle):
     """A throttle whose limits stand in its class, or by its `scope` in `LIMEN["SCOPES"]`.
@@ -47,7 +44,7 @@ class RateLimitThrottle(BaseThrottle):
     request of REST framework.
     """
 
-    limits: ClassVar[Limits | tuple[Limits, ...] | list[Limits]] = ()
+    limits: ClassVar[AnyLimit | tuple[AnyLimit, ...] | list[AnyLimit]] = ()
     """What is allowed: `"10/minute"`, or several. A `RateLimit` says more than `key` can."""
     rate: ClassVar[str | None] = None
     """The same, as REST framework calls it."""
@@ -63,7 +60,7 @@ class RateLimitThrottle(BaseThrottle):
         http = http_of(request)
         entry = entry_of(http)
         if entry is None:
-            entry = begin(http)
+            entry = run(begin(http, False))
             entry.has_end = False
         if entry.is_free or not entry.visit.allowed:
             return True  # limen is switched off, or another throttle has refused it already
@@ -72,7 +69,7 @@ class RateLimitThrottle(BaseThrottle):
             return True
         if not entry.has_end:
             _refuse_without_end(limits)
-        native = _RestRequest(http, entry.visit.manner.addresses, request)
+        native = _RestRequest(http, entry.visit.manner, request)
         is_let_in = run(enter(entry, limits, False, native))
         if not entry.has_end:
             view.headers.update(entry.visit.headers())
@@ -138,23 +135,20 @@ _PLAIN = RateLimitThrottle.allow_request
 @lru_cache(1_024)
 def _limits(throttle: Any, scope: str | None, here: Installed) -> tuple[RateLimit, ...]:
     """Return the limits of a class of throttles."""
-    given: Any = throttle.rate or throttle.limits
-    listed: tuple[Limits, ...] = tuple(given) if isinstance(given, list | tuple) else (given,)
-    if not listed and scope is not None:
+    limits: tuple[AnyLimit, ...] = listed(throttle.rate or throttle.limits)
+    if not limits and scope is not None:
         scopes = here.settings.scopes
         if scope not in scopes:
             raise ConfigurationError(
                 f"LIMEN['SCOPES'] has no limits for {scope!r}{did_you_mean(scope, scopes)}"
             )
-        listed = scopes[scope]
-    if not listed and issubclass(throttle, ScopedRateLimitThrottle):
-        return ()
-    found = [limit for limit in listed if isinstance(limit, RateLimit)]
-    plain = [limit for limit in listed if not isinstance(limit, RateLimit)]
-    if plain or not found:
-        found.insert(0, RateLimit(*plain, key=throttle.key, scope=scope))
+        limits = scopes[scope]
+    if not limits:
+        if issubclass(throttle, ScopedRateLimitThrottle):
+            return ()
+        limits = (RateLimit(key=throttle.key, scope=scope),)
     place = f"{throttle.__module__}.{throttle.__qualname__}"
-    return tuple([limit.at(place) for limit in found])
+    return tuple([limit.at(place) for limit in rate_limits(limits, key=throttle.key, scope=scope)])
 
 
 def _refuse_without_end(limits: list[RateLimit]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from django.utils.module_loading import import_string
 from msgspec import Struct
 
 from limen.adapters.keys import Key, KeyFunction, key_of
-from limen.adapters.limit import RateLimit
+from limen.adapters.limit import AnyLimit, RateLimit, listed, rate_limits
 from limen.adapters.manner import Options, manner_of
 from limen.errors import ConfigurationError, LimenError, did_you_mean, shown
 from limen.http import AddressSettings, ClientAddresses
@@ -39,7 +39,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     enabled: bool = True
     """`ENABLED`: False switches everything off, decorators and throttles too."""
-    limits: tuple[Plain | RateLimit, ...] | None = None
+    limits: tuple[AnyLimit, ...] | None = None
     """`LIMITS`: what holds for every request, `["100/minute"]`. None says nothing: then rules
     hold, if there are any."""
     key: Key | str | tuple[Key | str, ...] | KeyFunction = "ip"
@@ -90,7 +90,9 @@ def read(raw: object) -> tuple[Settings, list[Trouble]]:
             troubles.append(Trouble(id, f"LIMEN[{name!r}]: {error}", hint))
     troubles += _at_odds(found)
     options, more = _options(found)
-    values = {name.lower(): value for name, value in found.items() if name not in _OPTIONS}
+    values = {
+        name.lower(): value for name, value in found.items() if name not in (*_TOLD, *_ADDRESSES)
+    }
     return Settings(**values, options=options), troubles + more
 
 
@@ -116,22 +118,15 @@ def _at_odds(found: Mapping[str, Any]) -> list[Trouble]:
 
 def _options(found: Mapping[str, Any]) -> tuple[Options, list[Trouble]]:
     """Return how clients are told, from several keys together."""
-    names = {name: field for name, field in _ADDRESSES.items() if name in found}
-    options: Options = {}
-    if "HEADERS" in found:
-        options["headers"] = found["HEADERS"]
-    if "EXPOSE" in found:
-        options["expose"] = found["EXPOSE"]
-    if "STATUS" in found:
-        options["status"] = found["STATUS"]
-    if not names:
-        return options, []
-    addresses = AddressSettings(**{field: found[name] for name, field in names.items()})
-    try:
-        ClientAddresses(addresses)
-    except ConfigurationError as error:
-        return options, [Trouble("limen.E006", f"LIMEN[{', '.join(names)}]: {error}", _HINT_6)]
-    options["addresses"] = addresses
+    options: Any = {name.lower(): found[name] for name in _TOLD if name in found}
+    given = {name: field for name, field in _ADDRESSES.items() if name in found}
+    if given:
+        addresses = AddressSettings(**{field: found[name] for name, field in given.items()})
+        try:
+            ClientAddresses(addresses)
+        except ConfigurationError as error:
+            return options, [Trouble("limen.E006", f"LIMEN[{', '.join(given)}]: {error}", _HINT_6)]
+        options["addresses"] = addresses
     return options, []
 
 
@@ -189,44 +184,22 @@ def _key(value: object) -> Any:
     return value
 
 
-def _limits(value: object) -> tuple[Plain | RateLimit, ...]:
-    found: list[Plain | RateLimit] = []
-    for limit in _listed(value):
-        if not isinstance(limit, RateLimit):
-            RateLimit(limit)
-        found.append(limit)
-    RateLimit(*[limit for limit in found if not isinstance(limit, RateLimit)])
-    return tuple(found)
+def _limits(value: object) -> tuple[AnyLimit, ...]:
+    limits = listed(value)
+    rate_limits(limits)
+    return limits
 
 
 def _scopes(value: object) -> dict[str, tuple[Plain, ...]]:
     if not isinstance(value, Mapping):
         raise ConfigurationError(f"expected a dict of limits by name, got {type(value).__name__}")
-    found: dict[str, tuple[Plain, ...]] = {}
+    scopes: dict[str, tuple[Plain, ...]] = {}
     for name, limits in value.items():
         try:
-            found[RateLimit(scope=name).scope or ""] = RateLimit(*_listed(limits)).limits
+            scopes[name] = RateLimit(*listed(limits), scope=name).limits
         except LimenError as error:
             raise ConfigurationError(f"{name!r}: {error}") from None
-    return found
-
-
-def _listed(value: object) -> Iterable[Any]:
-    if isinstance(value, list | tuple):
-        return value
-    if isinstance(value, str | Limit | Concurrency | RateLimit):
-        return (value,)
-    raise ConfigurationError(
-        f'expected a list of limits such as ["100/minute"], got {type(value).__name__}'
-    )
-
-
-def _headers(value: object) -> Any:
-    return manner_of({"headers": value}).styles  # type: ignore[typeddict-item]  # it validates
-
-
-def _status(value: object) -> Any:
-    return manner_of({"status": value}).status  # type: ignore[typeddict-item]  # it validates
+    return scopes
 
 
 def _proxies(value: object) -> tuple[Any, ...]:
@@ -235,16 +208,25 @@ def _proxies(value: object) -> tuple[Any, ...]:
     raise ConfigurationError(f"expected a list of networks, got {type(value).__name__}")
 
 
-def _of_limiter(name: str) -> Callable[[Any], Any]:
-    """Return what validates a setting that a limiter is made with."""
-    known = {"namespace": "limen", "on_error": "local", "instances": 1, "deadline": 1.0}
+def _accepted_by(check: Callable[[Any], object], name: str) -> Callable[[object], object]:
+    """Return what reads a value that `check` validates, given as a dict with this name."""
 
     def reader(value: object) -> object:
-        values: Any = {**known, name: value}
-        LimiterSettings("memory://", **values, observers=(), clock=None)
+        check({name: value})
         return value
 
     return reader
+
+
+def _valid_for_limiter(values: dict[str, Any]) -> None:
+    """Raise `ConfigurationError` for settings that a limiter does not take."""
+    known: dict[str, Any] = {
+        "namespace": "limen",
+        "on_error": "local",
+        "instances": 1,
+        "deadline": 1.0,
+    }
+    LimiterSettings("memory://", **{**known, **values}, observers=(), clock=None)
 
 
 def _as_it_is(value: object) -> object:
@@ -266,17 +248,17 @@ _READERS: dict[str, tuple[Callable[[object], Any], str, str]] = {
     "LIMITS": (_limits, "limen.E004", _HINT_4),
     "KEY": (_key, "limen.E003", _HINT_3),
     "SCOPES": (_scopes, "limen.E004", _HINT_4),
-    "HEADERS": (_headers, "limen.E005", _HINT_5),
-    "EXPOSE": (_bool, "limen.E003", _HINT_3),
-    "STATUS": (_status, "limen.E003", _HINT_3),
+    "HEADERS": (_accepted_by(manner_of, "headers"), "limen.E005", _HINT_5),
+    "EXPOSE": (_accepted_by(manner_of, "expose"), "limen.E003", _HINT_3),
+    "STATUS": (_accepted_by(manner_of, "status"), "limen.E003", _HINT_3),
     "TRUSTED_PROXIES": (_proxies, "limen.E006", _HINT_6),
     "TRUSTED_HOPS": (_as_it_is, "limen.E006", _HINT_6),
     "ADDRESS_HEADER": (_as_it_is, "limen.E006", _HINT_6),
     "IPV6_PREFIX": (_as_it_is, "limen.E006", _HINT_6),
-    "NAMESPACE": (_of_limiter("namespace"), "limen.E003", _HINT_3),
-    "ON_ERROR": (_of_limiter("on_error"), "limen.E003", _HINT_3),
-    "INSTANCES": (_of_limiter("instances"), "limen.E003", _HINT_3),
-    "DEADLINE": (_of_limiter("deadline"), "limen.E003", _HINT_3),
+    "NAMESPACE": (_accepted_by(_valid_for_limiter, "namespace"), "limen.E003", _HINT_3),
+    "ON_ERROR": (_accepted_by(_valid_for_limiter, "on_error"), "limen.E003", _HINT_3),
+    "INSTANCES": (_accepted_by(_valid_for_limiter, "instances"), "limen.E003", _HINT_3),
+    "DEADLINE": (_accepted_by(_valid_for_limiter, "deadline"), "limen.E003", _HINT_3),
     "RULES": (_path, "limen.E003", "the path of a file of rules"),
     "SERVICE": (_text, "limen.E003", 'an address such as "http://limen:8080"'),
     "TOKEN": (_text, "limen.E003", _HINT_3),
@@ -292,7 +274,7 @@ _ADDRESSES = {
     "ADDRESS_HEADER": "header",
     "IPV6_PREFIX": "ipv6_prefix",
 }
-_OPTIONS = {"HEADERS", "EXPOSE", "STATUS", *_ADDRESSES}
+_TOLD = ("HEADERS", "EXPOSE", "STATUS")
 _OF_A_LIMITER = ("STORE", "NAMESPACE")
 _INSTEAD = {
     "LIMITER": (*_OF_A_LIMITER, "ON_ERROR", "INSTANCES", "DEADLINE", "RULES", "SERVICE", "TOKEN"),

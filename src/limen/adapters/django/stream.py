@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from django.http.response import HttpResponseBase
 
 from limen._internal import background
-from limen.adapters.aio import AsyncDoor
-from limen.adapters.sync import Door
+from limen.adapters.door import AsyncDoor, Door
 from limen.adapters.visit import Visit
 
 
@@ -41,47 +41,44 @@ class _Leaving:
     """Leaves once, from any thread."""
 
     def __init__(self, door: Door | AsyncDoor, visit: Visit, response: HttpResponseBase) -> None:
-        self._door = door
-        self._visit = visit
-        self._response = response
+        self._leave: Callable[[], Any] = partial(door.leave, visit, response)
         self._loop = asyncio.get_running_loop() if isinstance(door, AsyncDoor) else None
         self._task: asyncio.Task[None] | None = None
         self._is_over = False
 
     def now(self) -> None:
         """Leave; on asyncio, as soon as its loop goes on."""
-        if self._is_over:
+        if not self._ends():
             return
-        self._is_over = True
-        if isinstance(self._door, Door):
-            self._door.leave(self._visit, self._response)
-        elif self._loop is not None:
+        if self._loop is None:
+            self._leave()
+        else:
             with suppress(RuntimeError):  # the loop is closed, and nobody can be told any more
-                self._loop.call_soon_threadsafe(self._start, self._door)
+                self._loop.call_soon_threadsafe(self._start)
 
     async def before_the_end(self) -> None:
         """Leave before the client learns that the stream has ended."""
-        if self._is_over:
-            return
-        self._is_over = True
-        if isinstance(self._door, Door):
-            # On a loop that waits for this one request alone.
-            self._door.leave(self._visit, self._response)
-        else:
-            await self._door.leave(self._visit, self._response)
+        if self._ends():
+            left = self._leave()
+            # Threads leave at once: on a loop that waits for this one request alone.
+            if self._loop is not None:
+                await left
 
     def __del__(self) -> None:
         # A response that got lost on its way out, when its request was cancelled, is never closed.
-        if not isinstance(self._door, Door):
+        if self._loop is not None:
             self.now()
-        elif not self._is_over:
-            self._is_over = True
+        elif self._ends():
             # Not here: whoever is interrupted by this may hold the very lock that it takes.
             with suppress(RuntimeError):  # no thread to be had: what is held ends with its lease
-                background.start(self._door.leave, self._visit, self._response)
+                background.start(self._leave)
 
-    def _start(self, door: AsyncDoor) -> None:
-        self._task = asyncio.ensure_future(door.leave(self._visit, self._response))
+    def _ends(self) -> bool:
+        is_first, self._is_over = not self._is_over, True
+        return is_first
+
+    def _start(self) -> None:
+        self._task = asyncio.ensure_future(self._leave())
 
 
 def _passed_on(content: Iterator[bytes], leaving: _Leaving) -> Iterator[bytes]:

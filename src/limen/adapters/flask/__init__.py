@@ -21,9 +21,7 @@ except ImportError as _error:
     raise missing("flask", _error) from None
 
 from limen.adapters.flask.extension import RateLimits, Terms
-from limen.adapters.flask.installed import Installed
-from limen.adapters.flask.refused import Refused
-from limen.adapters.flask.request import FlaskRequest
+from limen.adapters.flask.installed import FlaskRequest, Installed, Refused
 from limen.adapters.limit import RateLimit
 
 __all__ = ["FlaskRequest", "Installed", "RateLimit", "RateLimits", "Refused", "Terms"]

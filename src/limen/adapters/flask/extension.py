@@ -5,26 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
+from typing import Any, TypedDict, TypeVar, Unpack, cast
 from weakref import WeakSet
 
 import flask
+import msgspec
 from flask import Blueprint, Flask
 
-from limen.adapters.flask.installed import EXTENSION, Installed
-from limen.adapters.flask.marks import Mark, Marks, not_installed
-from limen.adapters.flask.settings import ENABLED, Given, given, settings_of
+from limen.adapters.deciders import Source
+from limen.adapters.door import Door
+from limen.adapters.flask.installed import ENABLED, EXTENSION, Installed
+from limen.adapters.flask.routes import Mark, Marks, not_installed
 from limen.adapters.keys import Key, KeyFunction, Missing
-from limen.adapters.limit import Attributes, Cost, RateLimit, When, rate_limits
+from limen.adapters.limit import AnyLimit, Attributes, Cost, RateLimit, When, listed, rate_limits
 from limen.adapters.manner import Options
-from limen.adapters.sync import Door
-from limen.errors import ConfigurationError
+from limen.errors import ConfigurationError, did_you_mean, shown
+from limen.http import AddressSettings
 from limen.limiter import Limiter
 from limen.model import OnError
 
-if TYPE_CHECKING:
-    from limen.adapters.deciders import Source
-
+_PREFIX = "LIMEN_"
+_LIMITER = ("store", "namespace", "on_error", "instances", "deadline")
+"""The arguments of a limiter."""
+_OPTIONS = ("headers", "addresses", "expose", "status")
+"""The options of all adapters."""
+_SETTINGS = ("enabled", "limits", "per_route", *_LIMITER, *_OPTIONS)
 Target = TypeVar("Target", bound=Callable[..., Any] | Blueprint)
 
 
@@ -54,8 +59,8 @@ class RateLimits:
     def __init__(
         self,
         limiter: Source | None = None,
-        *limits: Given,
-        per_route: Iterable[Given] = (),
+        *limits: AnyLimit,
+        per_route: Iterable[AnyLimit] = (),
         app: Flask | None = None,
         **options: Unpack[Options],
     ) -> None:
@@ -67,7 +72,7 @@ class RateLimits:
             raise ConfigurationError("Flask knows its routes itself; leave the option routes out")
         self._limiter = limiter
         self._limits = limits
-        self._per_route = given(per_route)
+        self._per_route = listed(per_route)
         self._options = options
         self._marks = Marks()
         self._made: list[RateLimit] = []
@@ -82,11 +87,14 @@ class RateLimits:
         """
         if EXTENSION in app.extensions:
             raise ConfigurationError(f"limen is installed in {app!r} already")
-        settings = settings_of(app.config)
-        options = cast(Options, {**settings.options, **self._options})
-        limiter = Limiter(**settings.limiter) if self._limiter is None else self._limiter
-        door = Door(limiter, *(self._limits or settings.limits), adapter="Flask", **options)
-        per_route = door.take(*(self._per_route or settings.per_route))
+        settings = _settings_of(app.config)
+        limiter = self._limiter
+        if limiter is None:
+            limiter = Limiter(**_chosen(settings, _LIMITER))
+        limits = self._limits or listed(settings.get("limits", ()))
+        options = cast(Options, {**_chosen(settings, _OPTIONS), **self._options})
+        door = Door(limiter, *limits, **options)
+        per_route = door.take(*(self._per_route or listed(settings.get("per_route", ()))))
         door.take(*self._made)
         app.config.setdefault(ENABLED, True)
         installed = Installed(app, limiter, door, per_route, self._marks)
@@ -99,7 +107,7 @@ class RateLimits:
         around = installed.around(app.wsgi_app)
         app.wsgi_app = around  # type: ignore[assignment,method-assign]  # as Flask says
 
-    def limit(self, *limits: Given, **terms: Unpack[Terms]) -> Callable[[Target], Target]:
+    def limit(self, *limits: AnyLimit, **terms: Unpack[Terms]) -> Callable[[Target], Target]:
         """Limit a view, a class of views or one of its methods, or all routes of a blueprint.
 
         Without a `scope`, each route counts apart, by its template. Also limits any other function
@@ -156,3 +164,29 @@ class RateLimits:
         if not isinstance(installed, Installed) or installed not in self._installed:
             raise not_installed()
         installed.pass_by(mark, function)
+
+
+def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the configuration says, by names such as `store`; or raise an error."""
+    known = [f"{_PREFIX}{name.upper()}" for name in _SETTINGS]
+    settings: dict[str, Any] = {}
+    for name, value in config.items():
+        if name in known:
+            settings[name.removeprefix(_PREFIX).lower()] = value
+        elif name.startswith(_PREFIX):
+            raise ConfigurationError(
+                f"unknown setting {name}{did_you_mean(name, known)}; there are: {', '.join(known)}"
+            )
+    enabled = settings.get("enabled", True)
+    if not isinstance(enabled, bool):
+        raise ConfigurationError(f"{ENABLED} must be True or False, got {shown(enabled)}")
+    if isinstance(settings.get("addresses"), dict):  # as it is written in the environment
+        try:
+            settings["addresses"] = msgspec.convert(settings["addresses"], AddressSettings)
+        except msgspec.ValidationError as error:
+            raise ConfigurationError(f"{_PREFIX}ADDRESSES: {error}") from None
+    return settings
+
+
+def _chosen(settings: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: settings[name] for name in names if name in settings}

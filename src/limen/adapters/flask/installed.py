@@ -2,31 +2,113 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import flask
 from flask import Flask, Request, Response
+from werkzeug.exceptions import HTTPException, default_exceptions
 
 from limen._internal.functions import name_of
-from limen.adapters.flask.marks import Mark, Marks
-from limen.adapters.flask.refused import refused
-from limen.adapters.flask.request import FlaskRequest
-from limen.adapters.flask.routes import Routes
-from limen.adapters.flask.settings import ENABLED
+from limen.adapters.deciders import Source
+from limen.adapters.door import Door
+from limen.adapters.flask.routes import Mark, Marks, Routes
 from limen.adapters.limit import RateLimit
-from limen.adapters.sync import Door
+from limen.adapters.manner import Manner
+from limen.adapters.request import UNMATCHED
 from limen.adapters.visit import Visit
-from limen.adapters.wsgi import Body, Stay
+from limen.adapters.wsgi import Body, Stay, WsgiRequest
+from limen.http import Refusal
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-    from limen.adapters.deciders import Source
-
 EXTENSION = "limen"
+ENABLED = "LIMEN_ENABLED"
+"""Whether anything is limited. Looked at anew for each request."""
 _STAY = "limen.flask"
 _EXPOSE = "Access-Control-Expose-Headers"
+
+
+class FlaskRequest(WsgiRequest):
+    """A request of Flask's. Functions of the user's get Flask's own."""
+
+    __slots__ = ("_endpoints",)
+
+    address_setting: ClassVar[str] = (
+        "trusted_proxies of addresses=AddressSettings(trusted_proxies=..., header=...), or of "
+        "LIMEN_ADDRESSES"
+    )
+
+    def __init__(self, request: Request, manner: Manner, routes: Routes) -> None:
+        super().__init__(request.environ, manner, request)
+        self._endpoints = routes
+
+    @property
+    def path(self) -> str:
+        """The path, without where the application is mounted."""
+        return str(self.native.path)
+
+    @property
+    def route(self) -> str | None:
+        """The template: `"/users/<int:id>"`."""
+        rule = self.native.url_rule
+        return None if rule is None else rule.rule
+
+    @property
+    def endpoint(self) -> str:
+        """The methods and the template. All that matches no route is one endpoint."""
+        found: str | None = self.native.endpoint
+        return UNMATCHED if found is None else self._endpoints.endpoint_of(found)
+
+    def passes(self, error: Exception) -> bool:
+        """Return whether it is an `abort`. A header or a field that is not there is a missing key.
+
+        Werkzeug raises a `BadRequest` for that too, which is also a `KeyError`.
+        """
+        return isinstance(error, HTTPException) and not isinstance(error, KeyError)
+
+    @property
+    def user(self) -> str | None:
+        """Who is logged in by Flask-Login, where the application has it; else `REMOTE_USER`."""
+        login = sys.modules.get("flask_login")
+        if login is not None and hasattr(flask.current_app, "login_manager"):
+            user = login.current_user
+            found = user.get_id() if user and user.is_authenticated else None
+            if found is not None:
+                return str(found)
+        return super().user
+
+
+class Refused(HTTPException):
+    """Stop a request that is refused. Also a `TooManyRequests`, or what else has its status.
+
+    Its response is the one that tells why; `description` has that in a sentence.
+    """
+
+    def __init__(self, visit: Visit, refusal: Refusal) -> None:
+        response = Response(refusal.body, refusal.status, refusal.headers)
+        HTTPException.__init__(self, refusal.detail, response)
+        self.visit = visit
+        """What was said to the request."""
+        self.retry_after: int | None = response.headers.get("Retry-After", None, int)
+        """Seconds until it would pass; None when waiting does not help."""
+
+
+def refused(visit: Visit) -> Refused:
+    """Return what to raise for a request that is refused."""
+    refusal = visit.refusal()
+    return _class_of(refusal.status)(visit, refusal)
+
+
+@cache
+def _class_of(status: int) -> type[Refused]:
+    """Return the `Refused` of a status. Flask looks for handlers by class, not by instance."""
+    bases = (Refused, default_exceptions.get(status, HTTPException))
+    found = type("Refused", bases, {"code": status, "__doc__": Refused.__doc__})
+    return cast(type[Refused], found)
 
 
 class Installed:
@@ -60,7 +142,7 @@ class Installed:
         # What the user's functions get is the request itself, which they may keep.
         request: Request = flask.request._get_current_object()  # type: ignore[attr-defined]
         door, routes = self._door, self._routes
-        visit = door.visit(FlaskRequest(request, door.manner.addresses, routes))
+        visit = Visit(FlaskRequest(request, door.manner, routes))
         # Not in `g` alone: several requests of a test may have the same.
         stay = request.environ[_STAY] = _Stay(door, visit)
         flask.g.limen = visit
@@ -94,8 +176,7 @@ class Installed:
             response.make_sequence()
         if visit.is_due:
             visit.responded(response)
-        exposed = ", ".join(headers.getlist(_EXPOSE)) if visit.manner.expose else None
-        for name, value in visit.headers(exposed):
+        for name, value in visit.headers(headers.getlist(_EXPOSE)):
             headers[name] = value
         # What is streamed may still say what it costs; a file does not.
         stay.is_streamed = response.is_streamed and (

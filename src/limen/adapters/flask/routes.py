@@ -1,25 +1,79 @@
-"""What is asked about the requests of a route: the limits of all that it lies in. No I/O."""
+"""Which limits hold for the requests of a route: those of all that it lies in. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 from flask import Blueprint, Flask, Request
+from msgspec import Struct
 from werkzeug.routing import Rule
 
-from limen.adapters.flask.marks import Mark, Marks
 from limen.adapters.limit import RateLimit
+from limen.errors import ConfigurationError
+
+_LIMITS, _EXEMPT = "__limen_limits__", "__limen_exempt__"
+"""What a view or a blueprint carries. `functools.wraps` takes it along to whatever lies around a
+view."""
 
 
-class Plan:
+def not_installed() -> ConfigurationError:
+    """Return what to raise where limits are met that this application knows nothing of."""
+    return ConfigurationError(
+        "these limits are not installed in this application; call init_app(app)"
+    )
+
+
+class Mark(Struct, eq=False):
+    """What one use of `limit` puts on a view."""
+
+    by: Marks
+    limits: tuple[RateLimit, ...]
+    first: int
+    """The number of its first limit among all that are put on the same view, from 1."""
+
+    def at(self, place: str) -> list[RateLimit]:
+        """Give its limits their place: in one and the same, two that are alike would be one."""
+        return [
+            limit.at(place if number == 1 else f"{place} #{number}")
+            for number, limit in enumerate(self.limits, self.first)
+        ]
+
+
+class Marks:
+    """Which views and blueprints have limits of one extension, and which are exempt."""
+
+    def limit(self, target: object, limits: tuple[RateLimit, ...]) -> Mark:
+        """Put limits on a view, a class or method of views, or a blueprint."""
+        before = self.of(target)
+        mark = Mark(self, limits, 1 + sum(len(each.limits) for each in before))
+        # Also on the function that is wrapped then: a route may have it already.
+        setattr(target, _LIMITS, (*getattr(target, _LIMITS, ()), mark))
+        return mark
+
+    def exempt(self, target: object) -> None:
+        """Let only its own limits hold for it."""
+        setattr(target, _EXEMPT, (*getattr(target, _EXEMPT, ()), self))
+
+    def of(self, target: object) -> list[Mark]:
+        """Return what was put on it, in the order in which that was done."""
+        marks: tuple[Mark, ...] = getattr(target, _LIMITS, ())
+        own = [mark for mark in marks if mark.by is self]
+        # A blueprint may be for several applications, each with an extension of its own.
+        if len(own) < len(marks) and not isinstance(target, Blueprint):
+            raise not_installed()
+        return own
+
+    def is_exempt(self, target: object) -> bool:
+        """Return whether only its own limits hold for it."""
+        return self in getattr(target, _EXEMPT, ())
+
+
+class Plan(NamedTuple):
     """What is asked about a request, and which marks that sees to."""
 
-    __slots__ = ("limits", "marks")
-
-    def __init__(self, limits: Sequence[RateLimit] = (), marks: Sequence[Mark] = ()) -> None:
-        self.limits: Sequence[RateLimit] = limits
-        self.marks: Sequence[Mark] = marks
+    limits: Sequence[RateLimit] = ()
+    marks: Sequence[Mark] = ()
 
 
 class Routes:

@@ -16,10 +16,10 @@ try:
 except ImportError as _error:
     raise missing("grpc", _error) from None
 
-from limen.adapters.grpc.aio import AsyncRateLimitInterceptor
-from limen.adapters.grpc.call import Call, CallResponse, visit_of
+from limen.adapters.grpc.call import Call, CallResponse
+from limen.adapters.grpc.gate import visit_of
+from limen.adapters.grpc.interceptors import AsyncRateLimitInterceptor, RateLimitInterceptor
 from limen.adapters.grpc.methods import INFRASTRUCTURE
-from limen.adapters.grpc.sync import RateLimitInterceptor
 
 __all__ = [
     "INFRASTRUCTURE",

@@ -7,7 +7,6 @@ earlier than that is told that the call has begun to answer, and may not try it 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
@@ -17,9 +16,7 @@ import grpc.aio
 from msgspec import Struct
 
 from limen.adapters.request import Request
-from limen.adapters.visit import Visit
-from limen.errors import ConfigurationError
-from limen.http import OPTIONAL_WHITESPACE, ClientAddresses
+from limen.http import OPTIONAL_WHITESPACE
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 OK: grpc.StatusCode = grpc.StatusCode.OK
@@ -57,8 +54,7 @@ class Call:
     @property
     def peer(self) -> str:
         """Who connected, as gRPC writes it: `"ipv4:192.0.2.7:50123"`, `"unix:"`."""
-        found: str = self.context.peer()
-        return found
+        return str(self.context.peer())
 
     def time_remaining(self) -> float | None:
         """Return the seconds until the deadline; None without one."""
@@ -105,8 +101,7 @@ class CallRequest(Request):
     @property
     def path(self) -> str:
         """The full name of the method, which is the path on the wire, too."""
-        found: str = self.native.method
-        return found
+        return str(self.native.method)
 
     @property
     def route(self) -> str:
@@ -150,11 +145,6 @@ class CallRequest(Request):
         return type(error) is Exception and code not in (None, 0, grpc.StatusCode.OK)
 
 
-def request_of(method: str, context: Any, addresses: ClientAddresses) -> CallRequest:
-    """Return a call as limits see it."""
-    return CallRequest(Call(method, context), addresses)
-
-
 def address_of(peer: str) -> str | None:
     """Return the address in what gRPC says of who connected; None when it has none.
 
@@ -164,67 +154,6 @@ def address_of(peer: str) -> str | None:
     if kind not in ("ipv4", "ipv6"):
         return None
     return unquote(rest).rpartition(":")[0].strip("[]")
-
-
-class Telling:
-    """What a call has been told so far, and how it is going."""
-
-    __slots__ = ("_end", "_response", "code", "is_told", "message", "messages_sent", "visit")
-
-    def __init__(self, visit: Visit) -> None:
-        self.visit: Visit = visit
-        self.code: Any = None
-        """What the handler set; None when it set nothing."""
-        self.messages_sent: int = 0
-        self.message: Any = None
-        self.is_told: bool = False
-        """Whether the client has the headers."""
-        self._end = threading.Lock()
-        self._response: CallResponse | None = None
-
-    def headers(self) -> Metadata:
-        """Return what the client is yet to be told; nothing the second time."""
-        if self.is_told:
-            return ()
-        self.is_told = True
-        return metadata_of(self.visit.headers())
-
-    def sends(self, message: Any) -> None:
-        """Note a message of the handler's."""
-        self.messages_sent += 1
-        self.message = message
-
-    def ends(self) -> bool:
-        """Say that the call is over; True for who says it first, and has to see to the rest."""
-        return self._end.acquire(blocking=False)
-
-    def responded(self, fallback: grpc.StatusCode) -> CallResponse:
-        """Return how the call ended, and let limits look at it. `fallback` is its code if the
-        handler set none.
-        """
-        if self._response is None:
-            self._response = CallResponse(
-                code_of(self.code, fallback), self.messages_sent, self.message
-            )
-            self.visit.responded(self._response)
-        return self._response
-
-
-def visit_of(context: object) -> Visit:
-    """Return what limits said to a call, in its handler: `visit_of(context).costs(7)`."""
-    telling = telling_of(context)
-    if telling is None:
-        raise ConfigurationError(
-            "no limit looked at this call: its method is exempt, or the server has no "
-            "RateLimitInterceptor"
-        )
-    return telling.visit
-
-
-def telling_of(context: object) -> Telling | None:
-    """Return what an interceptor further out tells the call; None when there is none."""
-    found = getattr(context, "limen", None)
-    return found if isinstance(found, Telling) else None
 
 
 def metadata_of(headers: Iterable[tuple[str, str]]) -> Metadata:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from asyncio import CancelledError
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import wraps
-from typing import Any
+from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack
 
 import grpc
 
@@ -14,16 +15,23 @@ from limen.adapters.grpc.call import (
     CANCELLED,
     OK,
     UNKNOWN,
+    Call,
+    CallRequest,
+    CallResponse,
     Metadata,
-    Telling,
     TooLate,
-    request_of,
-    telling_of,
+    code_of,
+    metadata_of,
 )
-from limen.adapters.grpc.denial import denial_of, denial_of_late
-from limen.adapters.limit import RateLimit
+from limen.adapters.grpc.denial import denial_of, denial_of_late, refuse_options
+from limen.adapters.grpc.methods import LimitsByMethod, Methods
+from limen.adapters.limit import AnyLimit, RateLimit
+from limen.adapters.manner import Options
+from limen.adapters.visit import Visit
+from limen.errors import ConfigurationError
 from limen.flow import Flow
 
+SourceT = TypeVar("SourceT")
 Behavior = Callable[..., Any]
 """The function of a servicer: a message, or an iterator of them, and a context."""
 
@@ -39,8 +47,8 @@ def behavior_of(handler: Any) -> Behavior:
     """Return what a handler calls, whichever of the four kinds it is."""
     takes = "stream" if handler.request_streaming else "unary"
     gives = "stream" if handler.response_streaming else "unary"
-    found: Behavior = getattr(handler, f"{takes}_{gives}")
-    return found
+    behavior: Behavior = getattr(handler, f"{takes}_{gives}")
+    return behavior
 
 
 def replaced(handler: Any, behavior: Behavior) -> Any:
@@ -56,11 +64,32 @@ def replaced(handler: Any, behavior: Behavior) -> Any:
     )
 
 
+class Interceptor(Generic[SourceT]):
+    """What the interceptors of both kinds of servers are made with."""
+
+    _door: ClassVar[Callable[..., Any]]
+
+    def __init__(
+        self,
+        limiter: SourceT,
+        *limits: AnyLimit,
+        limits_by_method: LimitsByMethod | None = None,
+        exempt: Iterable[str] = (),
+        limit_infrastructure: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        self.door: Any = self._door(limiter, *limits, **options)
+        refuse_options(options, self.door.manner)
+        self._methods = Methods(
+            self.door.take, self.door.limits, limits_by_method, exempt, limit_infrastructure
+        )
+
+
 class GateFlows:
     """The limits in front of one method."""
 
     def __init__(self, door: Any, method: str, limits: tuple[RateLimit, ...]) -> None:
-        self._door = door
+        self.door: Any = door
         self._method = method
         self._limits = limits
 
@@ -76,11 +105,11 @@ class GateFlows:
         try:
             message = yield behavior(request, own)
             if message is not None:
-                own.limen.sends(message)
+                own.sends(message)
         except BaseException as error:
-            yield from self.leave(own, code_of_error(error))
+            yield from own.leave(code_of_error(error))
             raise
-        yield from self.leave(own, OK)
+        yield from own.leave(OK)
         return message
 
     def enter(self, told: Any, context: Any) -> Flow[Any]:
@@ -88,53 +117,52 @@ class GateFlows:
 
         None when an interceptor further out began with the call.
         """
-        around = telling_of(context)
-        door = self._door
-        telling = around or Telling(
-            door.visit(request_of(self._method, context, door.manner.addresses))
-        )
-        visit = telling.visit
+        around = _around(context)
+        own = around or told(context, self)
         try:
-            if (yield door.enter(visit, self._limits)):
-                return None if around else told(context, telling, self)
-            denial = denial_of(visit)
+            if (yield self.door.enter(own.visit, self._limits)):
+                return None if around else own
+            denial = denial_of(own.visit)
         except TooLate as late:
-            denial = denial_of_late(visit, late)
+            denial = denial_of_late(own.visit, late)
         # An interceptor further out has nothing left to do: all is given back.
-        telling.ends()
-        telling.is_told = True
+        own.ends()
+        own.is_told = True
         context.set_trailing_metadata(denial.metadata)
         yield context.abort(denial.code, denial.detail)
         raise AssertionError("abort raises")
 
-    def leave(self, context: ToldContextFlows, fallback: grpc.StatusCode) -> Flow[None]:
-        """Tell the client what is left to tell, settle, and let go of what was held; once."""
-        telling = context.limen
-        if not telling.ends():
-            return
-        response = telling.responded(fallback)
-        try:
-            yield from context.tell(response.code)
-        finally:
-            if telling.visit.is_due:
-                yield self._door.leave(telling.visit, response)
+    def visit(self, context: Any) -> Visit:
+        """Begin with a call."""
+        return Visit(CallRequest(self.door.manner, Call(self._method, context)))
 
 
 class ToldContextFlows:
     """The context of a call that adds what limits say to what its handler says."""
 
-    def __init__(self, context: Any, telling: Telling, gate: GateFlows) -> None:
-        self.limen: Telling = telling
+    def __init__(self, context: Any, gate: GateFlows) -> None:
+        self.visit: Visit = gate.visit(context)
+        self.is_told: bool = False
+        """Whether the client has the headers."""
         self._context = context
         self._gate = gate
+        self._code: Any = None
+        self._messages_sent = 0
+        self._message: Any = None
         self._trailing: Metadata = ()
+        self._end = threading.Lock()
+
+    @property
+    def limen(self) -> Self:
+        """This context, also where another interceptor has put its own around it."""
+        return self
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
 
     def send_initial_metadata(self, initial_metadata: Metadata) -> Any:
         """Send the handler's, and ours."""
-        return self._context.send_initial_metadata((*initial_metadata, *self.limen.headers()))
+        return self._context.send_initial_metadata((*initial_metadata, *self._headers()))
 
     def set_trailing_metadata(self, trailing_metadata: Metadata) -> None:
         """Keep the handler's in mind, in case that ours go along."""
@@ -143,12 +171,12 @@ class ToldContextFlows:
 
     def set_code(self, code: Any) -> None:
         """Set the code, and keep it in mind."""
-        self.limen.code = code
+        self._code = code
         self._context.set_code(code)
 
     def tell(self, code: grpc.StatusCode) -> Flow[None]:
         """Send the headers, if they are not sent yet: in front, or with the status of a failure."""
-        headers = () if code is CANCELLED else self.limen.headers()
+        headers = () if code is CANCELLED else self._headers()
         if not headers:
             return
         if code is not OK:
@@ -159,9 +187,58 @@ class ToldContextFlows:
 
     def end(self, code: Any, details: str) -> Flow[None]:
         """Leave the call, and abort it: on asyncio, the client gets its status at once."""
-        self.limen.code = code
-        yield from self._gate.leave(self, UNKNOWN)
+        self._code = code
+        yield from self.leave(UNKNOWN)
         yield self._context.abort(code, details)
+
+    def leave(self, fallback: grpc.StatusCode) -> Flow[None]:
+        """Tell the client what is left to tell, settle, and let go of what was held; once.
+
+        `fallback` is the code if the handler set none.
+        """
+        if not self.ends():
+            return
+        code = code_of(self._code, fallback)
+        response = CallResponse(code, self._messages_sent, self._message)
+        self.visit.responded(response)
+        try:
+            yield from self.tell(code)
+        finally:
+            if self.visit.is_due:
+                yield self._gate.door.leave(self.visit, response)
+
+    def sends(self, message: Any) -> None:
+        """Note a message of the handler's."""
+        self._messages_sent += 1
+        self._message = message
+
+    def ends(self) -> bool:
+        """Say that the call is over; True for the first caller, which has to see to the rest."""
+        return self._end.acquire(blocking=False)
+
+    def _headers(self) -> Metadata:
+        """Return what the client is yet to be told; nothing the second time."""
+        if self.is_told:
+            return ()
+        self.is_told = True
+        return metadata_of(self.visit.headers())
+
+
+def _around(context: object) -> ToldContextFlows | None:
+    """Return the context of an interceptor further out; None when there is none."""
+    own = getattr(context, "limen", None)
+    return own if isinstance(own, ToldContextFlows) else None
+
+
+def visit_of(context: object) -> Visit:
+    """Return what limits said to a call, in its handler: `visit_of(context).costs(7)`."""
+    own = _around(context)
+    if own is None:
+        raise ConfigurationError(
+            "no limit looked at this call: its method is exempt, or the server has no "
+            "RateLimitInterceptor"
+        )
+    return own.visit
 
 
 def code_of_error(error: BaseException) -> grpc.StatusCode:

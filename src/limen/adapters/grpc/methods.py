@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from limen.adapters.limit import RateLimit
+from limen.adapters.limit import AnyLimit, RateLimit, listed
 from limen.errors import ConfigurationError, shown
-from limen.model import Concurrency, Limit
 
-AnyLimit = str | Limit | Concurrency | RateLimit
 LimitsByMethod = Mapping[str, AnyLimit | Iterable[AnyLimit]]
 
 INFRASTRUCTURE: tuple[str, ...] = (
@@ -46,7 +44,7 @@ class Methods:
                     f"the limits of {pattern!r} never hold, since it is exempt; "
                     f"see {'limit_infrastructure=True' if is_ours else 'exempt'}"
                 )
-            taken = take(*((limits,) if isinstance(limits, AnyLimit) else limits))
+            taken = take(*listed(limits))
             # What is written together is counted together: a whole service, or one method.
             self._own[pattern] = tuple([limit.at(pattern) for limit in taken])
 

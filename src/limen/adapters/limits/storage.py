@@ -35,15 +35,20 @@ class StorageFlows:
     """The verbs of a storage."""
 
     _kind: ClassVar[Any]
-    _settings: settings.Settings
-    _clock: Clock | None
-    _limiter: Any
 
-    def _open(self, uri: str, options: dict[str, object], clock: Clock | None) -> None:
+    def __init__(
+        self,
+        uri: str = "limen+memory://",
+        wrap_exceptions: bool = False,
+        *,
+        clock: Clock | None = None,
+        **options: object,
+    ) -> None:
+        super().__init__(uri, wrap_exceptions)  # type: ignore[call-arg]  # of a storage of `limits`
         self._clock = clock
         with settings.errors_of_limits():
             self._settings = settings.read(uri, options)
-            self._limiter = self._settings.open(self._kind, clock)
+            self._limiter: Any = self._settings.open(self._kind, clock)
 
     @property
     def storage(self) -> Any:
@@ -172,17 +177,6 @@ class LimenStorage(StorageFlows, Storage, MovingWindowSupport, SlidingWindowCoun
     STORAGE_SCHEME: list[str] | None = list(SCHEMES)  # noqa: RUF012
     _kind = Limiter
 
-    def __init__(
-        self,
-        uri: str = "limen+memory://",
-        wrap_exceptions: bool = False,
-        *,
-        clock: Clock | None = None,
-        **options: object,
-    ) -> None:
-        super().__init__(uri, wrap_exceptions)
-        self._open(uri, options, clock)
-
     def close(self) -> None:
         """Let go of the store."""
         self._limiter.close()
@@ -204,17 +198,6 @@ class AsyncLimenStorage(
 
     STORAGE_SCHEME: list[str] | None = [f"async+{scheme}" for scheme in SCHEMES]  # noqa: RUF012
     _kind = AsyncLimiter
-
-    def __init__(
-        self,
-        uri: str = "async+limen+memory://",
-        wrap_exceptions: bool = False,
-        *,
-        clock: Clock | None = None,
-        **options: object,
-    ) -> None:
-        super().__init__(uri, wrap_exceptions)
-        self._open(uri, options, clock)
 
     async def aclose(self) -> None:
         """Let go of the store."""

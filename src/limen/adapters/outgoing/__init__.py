@@ -5,7 +5,7 @@ above this. `learn` reads the headers of responses, `pace` decides how long to w
 flow of a request for threads and asyncio, and `transport` is the interface of the two libraries.
 """
 
-from limen.adapters.outgoing.refused import RateLimited
+from limen.adapters.outgoing.pace import RateLimited
 from limen.adapters.outgoing.transport import AsyncTransport, Transport
 
 __all__ = ["AsyncTransport", "RateLimited", "Transport"]

@@ -9,32 +9,136 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from limen._internal.functions import call_async, call_sync
+from msgspec import Struct
+
+from limen._internal.functions import call_async, call_sync, is_async, name_of
+from limen.adapters.deciders import kind_of
+from limen.adapters.limit import cost_from
 from limen.adapters.outgoing.learn import pause_asked
-from limen.adapters.outgoing.pace import Pauses, Turn
-from limen.adapters.outgoing.refused import RateLimited
-from limen.adapters.outgoing.settings import Settings, clock_of, failed, origin, valid_limiter
-from limen.client import AsyncClient, Client
+from limen.adapters.outgoing.pace import Pauses, RateLimited, Turn
+from limen.clock import Clock, SystemClock
 from limen.ending import to_the_end
-from limen.errors import ConfigurationError, RateLimitExceeded
+from limen.errors import ConfigurationError, RateLimitExceeded, shown
 from limen.flow import Flow
-from limen.model import Decision
+from limen.limiter.plan import Limits
+from limen.model import Decision, Limit, valid_cost
 from limen.wire import Verdict
 
+_YEAR_S = 366 * 86_400
 Function = Callable[[Any], Any]
 Answer = Decision | Verdict
+
+
+class Settings(Struct, frozen=True):
+    """What a transport was made with. Raises `ConfigurationError` for what makes no sense."""
+
+    limits: tuple[Limit | str, ...]
+    """What may be sent. Nothing here: only the servers are listened to."""
+    key: Any
+    """`"host"`, or a function of the request."""
+    cost: Any
+    """A number, or a function of the request."""
+    exempt_when: Any
+    """None, or a function of the request."""
+    wait: float | None
+    """For how many seconds a request may wait; 0 is never, None without end."""
+    learn: bool
+    """Whether servers are listened to."""
+    max_pause: float
+    """The longest pause, in seconds, that a server can ask for."""
+
+    def __post_init__(self) -> None:
+        if self.limits:
+            Limits().checks(self.limits, "any", 1)
+        if self.key != "host" and not callable(self.key):
+            # Not the value itself: it may be the key of an API.
+            raise ConfigurationError(
+                "key must be 'host', or a function of the request that returns text, "
+                f"got {'other text' if isinstance(self.key, str) else type(self.key).__name__}"
+            )
+        if not callable(self.cost):
+            valid_cost(self.cost)
+        if self.exempt_when is not None and not callable(self.exempt_when):
+            raise ConfigurationError(
+                f"exempt_when must be a function of the request, got {shown(self.exempt_when)}"
+            )
+        if self.wait is not None and (
+            self.wait is True or not isinstance(self.wait, int | float) or not self.wait >= 0
+        ):
+            raise ConfigurationError(
+                f"wait must be seconds from 0, or None to wait without end, got {shown(self.wait)}"
+            )
+        if not isinstance(self.learn, bool):
+            raise ConfigurationError(f"learn must be True or False, got {shown(self.learn)}")
+        if (
+            isinstance(self.max_pause, bool)
+            or not isinstance(self.max_pause, int | float)
+            or not 0 < self.max_pause <= _YEAR_S
+        ):
+            raise ConfigurationError(
+                f"max_pause must be seconds above 0, a year at most, got {shown(self.max_pause)}"
+            )
+
+    @property
+    def waits(self) -> bool:
+        """Whether a request may wait at all."""
+        return self.wait is None or self.wait > 0
+
+    def refuse_async(self) -> None:
+        """Raise `ConfigurationError` if a function is async, for a transport of threads."""
+        for function in (self.key, self.cost, self.exempt_when):
+            if is_async(function):
+                raise ConfigurationError(
+                    f"{name_of(function)} is async, and a transport of threads cannot await it; "
+                    "use a function that is not, or AsyncRateLimitTransport"
+                )
+
+    def key_from(self, answer: object) -> str:
+        """Return what a key function answered, or raise an error that names it."""
+        if isinstance(answer, str) and answer:
+            return answer
+        # Not the answer itself: it may be a secret.
+        got = "None" if answer is None else "empty text" if answer == "" else type(answer).__name__
+        raise ConfigurationError(
+            f"the key function {name_of(self.key)} returned {got}, and not text; to leave a "
+            "request uncounted use exempt_when"
+        )
+
+
+def origin(request: Any) -> str:
+    """Return whom a request goes to: `https://api.example.com`, with a port that is not usual."""
+    return f"{request.url.scheme}://{request.url.netloc.decode('ascii')}"
+
+
+def failed(name: str, function: Callable[..., object], error: Exception) -> ConfigurationError:
+    """Return what to raise when a function of the user's own raises.
+
+    Without what that error says, which may be a secret; it is there as the cause.
+    """
+    return ConfigurationError(
+        f"the function {name_of(function)}, given as {name}=, raised {type(error).__name__}"
+    )
 
 
 class Gate:
     """Sends requests when limits and servers allow it. Shared by all threads, or by all loops."""
 
     def __init__(
-        self, limiter: object, settings: Settings, error: type[RateLimited], *, is_async: bool
+        self, limiter: Any, settings: Settings, error: type[RateLimited], *, is_async: bool
     ) -> None:
-        self._limiter = valid_limiter(limiter, is_async=is_async)
+        kind = kind_of(limiter, is_async=is_async)
+        if kind == "engine":
+            raise ConfigurationError(
+                "a transport has no attributes for rules; give it the limiter of the engine"
+            )
+        self._limiter = limiter
         self._settings = settings
         self._error = error
-        self._clock = clock_of(limiter)
+        # The one of the limiter, so that a clock that is set by hand is set for all of it.
+        self._clock: Clock = limiter.clock if kind == "limiter" else SystemClock()
+        # A request that never waits does not queue either: that it is the turn of another one is
+        # no reason to refuse what there is room for.
+        self._queues = kind == "limiter" and settings.waits
         self._pauses = Pauses(settings.max_pause)
         self._is_async = is_async
         if not is_async:
@@ -63,7 +167,7 @@ class Gate:
         else:
             key = settings.key_from((yield from self._ask("key", settings.key, request)))
         if callable(cost):
-            cost = settings.cost_from((yield from self._ask("cost", cost, request)))
+            cost = cost_from(cost, (yield from self._ask("cost", cost, request)))
         yield from self._wait(key, cost)
         return key
 
@@ -91,9 +195,7 @@ class Gate:
             yield self._refund(answer)
 
     def _acquire(self, turn: Turn, key: str, cost: int) -> Flow[Answer]:
-        # A request that never waits does not queue either: that it is the turn of another one is
-        # no reason to refuse what there is room for.
-        if isinstance(self._limiter, Client | AsyncClient) or not self._settings.waits:
+        if not self._queues:
             return (yield from self._poll(turn, key, cost))
         left = turn.left(self._clock.monotonic())
         limits = self._settings.limits

@@ -9,8 +9,8 @@ import math
 import threading
 
 from limen import fork
-from limen.adapters.outgoing.refused import RateLimited
 from limen.chance import CHANCE
+from limen.errors import LimenError
 from limen.model import Decision
 from limen.wire import Verdict
 
@@ -21,6 +21,21 @@ _JITTER = 0.1
 _OVER_S = 1e-6
 """What is left of a pause when it is over: clocks that are set by hand know no less."""
 _LONGER = "wait that long, or give the transport a longer wait="
+
+
+class RateLimited(LimenError):
+    """Say that a request was not sent: its time would come later than it may wait.
+
+    `retry_after` is in how many seconds it would be sent, if nobody else comes; None is never. Each
+    transport raises one that is an error of its own library too.
+    """
+
+    def __init__(self, message: str, retry_after: float | None) -> None:
+        super().__init__(message)
+        self.retry_after: float | None = retry_after
+
+    def __reduce__(self) -> tuple[type[RateLimited], tuple[str, float | None]]:
+        return (type(self), (str(self), self.retry_after))
 
 
 class Pauses:

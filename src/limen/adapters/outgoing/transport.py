@@ -1,50 +1,89 @@
 """The transports of both libraries: httpx and its successor httpx2 have the same interface.
 
-`limen.adapters.httpx` and `limen.adapters.httpx2` add the base classes of their library.
+`limen.adapters.httpx` and `limen.adapters.httpx2` declare them with the types of their library.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from limen._internal.functions import name_of
-from limen.adapters.outgoing.gate import Gate
-from limen.adapters.outgoing.refused import RateLimited
-from limen.adapters.outgoing.settings import Settings
+from limen.adapters.outgoing.gate import Gate, Settings
+from limen.adapters.outgoing.pace import RateLimited
 from limen.client import AsyncClient, Client
 from limen.errors import ConfigurationError
 from limen.flow import run, run_async
 from limen.limiter import AsyncLimiter, Limiter
 from limen.model import Limit
 
+LimiterT = TypeVar("LimiterT", bound=Limiter | Client | AsyncLimiter | AsyncClient)
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 WrappedT = TypeVar("WrappedT")
 
 
-class Transport(Generic[RequestT, ResponseT, WrappedT]):
-    """A transport for threads. `WrappedT` is the class of the library's own transports."""
+class _Transport(Generic[LimiterT, RequestT, WrappedT]):
+    """What a transport is made with."""
 
     _library: ModuleType
     _error: type[RateLimited]
+    """The `RateLimited` that is an error of the library too."""
+    _is_async: bool
 
     def __init__(
         self,
-        limiter: Limiter | Client,
+        limiter: LimiterT,
         *limits: Limit | str,
-        key: Literal["host"] | Callable[[RequestT], str] = "host",
-        cost: int | Callable[[RequestT], int] = 1,
-        exempt_when: Callable[[RequestT], bool] | None = None,
+        key: Literal["host"] | Callable[[RequestT], str | Awaitable[str]] = "host",
+        cost: int | Callable[[RequestT], int | Awaitable[int]] = 1,
+        exempt_when: Callable[[RequestT], bool | Awaitable[bool]] | None = None,
         wait: float | None = 30.0,
         wrapped: WrappedT | None = None,
         learn: bool = True,
         max_pause: float = 300.0,
     ) -> None:
         settings = Settings(limits, key, cost, exempt_when, wait, learn, max_pause)
-        self._gate = Gate(limiter, settings, self._error, is_async=False)
-        self._wrapped: Any = _sender(self._library, "", wrapped)
+        self._gate = Gate(limiter, settings, self._error, is_async=self._is_async)
+        self._wrapped: Any = self._sender(wrapped)
+
+    def _sender(self, wrapped: object) -> object:
+        """Return the transport that sends: the given one, or a new one of the library."""
+        library, prefix = self._library, "Async" if self._is_async else ""
+        if wrapped is None:
+            return getattr(library, f"{prefix}HTTPTransport")()
+        if isinstance(wrapped, getattr(library, f"{prefix}BaseTransport")):
+            return wrapped
+        raise ConfigurationError(
+            f"wrapped must be an {library.__name__}.{prefix}BaseTransport, "
+            f"got a {name_of(type(wrapped))}"
+        )
+
+
+class Transport(
+    _Transport[Limiter | Client, RequestT, WrappedT], Generic[RequestT, ResponseT, WrappedT]
+):
+    """Sends requests of a client for threads when limits and servers allow it.
+
+    ```python
+    limiter = Limiter("redis://localhost:6379")
+    client = httpx.Client(transport=RateLimitTransport(limiter, "10/second"))
+    ```
+
+    A request waits for its turn, at most `wait` seconds: 0 is never, None without end. What does
+    not fit is not sent, and raises `RateLimited` as soon as that is clear. Each `key` is counted
+    apart: each host, or whatever a function of the request returns. `cost` is a number or a
+    function of the request. What `exempt_when` is true for is neither counted nor held up.
+
+    With `learn`, nothing of a key is sent while its server asks for a pause, by `Retry-After` or
+    `RateLimit`; for `max_pause` seconds at most. Without limits, that is all it does.
+
+    `wrapped` does the sending; None is the library's own `HTTPTransport()`. It is closed with this
+    one. The limiter is not: it may have others to serve.
+    """
+
+    _is_async = False
 
     def handle_request(self, request: RequestT) -> ResponseT:
         """Send a request when its time has come, or raise `RateLimited`."""
@@ -59,36 +98,25 @@ class Transport(Generic[RequestT, ResponseT, WrappedT]):
         self._wrapped.__enter__()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        self._wrapped.__exit__(exc_type, exc_value, traceback)
+    def __exit__(self, *details: Any) -> None:
+        self._wrapped.__exit__(*details)
 
 
-class AsyncTransport(Generic[RequestT, ResponseT, WrappedT]):
-    """A transport for asyncio. `WrappedT` is the class of the library's own async transports."""
+class AsyncTransport(
+    _Transport[AsyncLimiter | AsyncClient, RequestT, WrappedT],
+    Generic[RequestT, ResponseT, WrappedT],
+):
+    """Sends requests of a client for asyncio when limits and servers allow it.
 
-    _library: ModuleType
-    _error: type[RateLimited]
+    ```python
+    limiter = AsyncLimiter("redis://localhost:6379")
+    client = httpx.AsyncClient(transport=AsyncRateLimitTransport(limiter, "10/second"))
+    ```
 
-    def __init__(
-        self,
-        limiter: AsyncLimiter | AsyncClient,
-        *limits: Limit | str,
-        key: Literal["host"] | Callable[[RequestT], str | Awaitable[str]] = "host",
-        cost: int | Callable[[RequestT], int | Awaitable[int]] = 1,
-        exempt_when: Callable[[RequestT], bool | Awaitable[bool]] | None = None,
-        wait: float | None = 30.0,
-        wrapped: WrappedT | None = None,
-        learn: bool = True,
-        max_pause: float = 300.0,
-    ) -> None:
-        settings = Settings(limits, key, cost, exempt_when, wait, learn, max_pause)
-        self._gate = Gate(limiter, settings, self._error, is_async=True)
-        self._wrapped: Any = _sender(self._library, "Async", wrapped)
+    The settings are those of `RateLimitTransport`, and mean the same. The functions may be async.
+    """
+
+    _is_async = True
 
     async def handle_async_request(self, request: RequestT) -> ResponseT:
         """Send a request when its time has come, or raise `RateLimited`."""
@@ -104,22 +132,5 @@ class AsyncTransport(Generic[RequestT, ResponseT, WrappedT]):
         await self._wrapped.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        await self._wrapped.__aexit__(exc_type, exc_value, traceback)
-
-
-def _sender(library: ModuleType, prefix: str, wrapped: object) -> object:
-    """Return the transport that sends: the given one, or a new one of the library."""
-    if wrapped is None:
-        return getattr(library, f"{prefix}HTTPTransport")()
-    if isinstance(wrapped, getattr(library, f"{prefix}BaseTransport")):
-        return wrapped
-    raise ConfigurationError(
-        f"wrapped must be an {library.__name__}.{prefix}BaseTransport, "
-        f"got a {name_of(type(wrapped))}"
-    )
+    async def __aexit__(self, *details: Any) -> None:
+        await self._wrapped.__aexit__(*details)
