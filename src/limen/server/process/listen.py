@@ -23,8 +23,6 @@ def bind(host: str, port: int) -> socket.socket:
     as well. Raises `ConfigurationError`.
     """
     host = host.removeprefix("[").removesuffix("]") or _any_address()
-    if not 0 <= port <= 65_535:
-        raise ConfigurationError(f"a port is a number from 0 to 65535, got {shown(port)}")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError):

@@ -238,6 +238,12 @@ class Settings(SettingsGroup):
     alerts: AlertSettings = AlertSettings()
 
     @property
+    def listeners(self) -> dict[str, Bind]:
+        """The addresses of the listeners that are on, by the names of their settings."""
+        each = {"bind": self.bind, "grpc.bind": self.grpc.bind, "admin.bind": self.admin.bind}
+        return {name: place for name, place in each.items() if place is not None}
+
+    @property
     def is_loopback(self) -> bool:
         """Whether only this host can ask for decisions, over HTTP and gRPC."""
         return self.bind.is_loopback and (self.grpc.bind is None or self.grpc.bind.is_loopback)
