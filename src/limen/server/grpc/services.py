@@ -121,9 +121,8 @@ class Reflection:
 
     def __init__(self, schema: Schema) -> None:
         for package in _REFLECTION_PACKAGES:
-            methods = (
-                f"{_SERVICE}Info(stream {_SERVICE}Request) returns (stream {_SERVICE}Response);"
-            )
+            request, response = "ServerReflectionRequest", "ServerReflectionResponse"
+            method = f"{_METHOD}(stream {request}) returns (stream {response});"
             path = f"{package.replace('.', '/')}/reflection.proto"
             schema.add(File(path, package, _MESSAGES, service=("ServerReflection", method)))
         self._schema = schema
