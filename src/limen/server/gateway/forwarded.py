@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote_from_bytes
 
 import msgspec
@@ -39,7 +39,7 @@ _ASCII = bytes(range(128))
 _STANDARD = bytes.maketrans(b"-_", b"+/")
 
 
-class ForwardedRequest(NamedTuple):
+class ForwardedRequest(Struct, frozen=True):
     """Everything that attributes are made of, and nothing else.
 
     Equal requests have equal attributes.
@@ -54,7 +54,7 @@ class ForwardedRequest(NamedTuple):
     """The name of a header that is repeated and must not be."""
 
 
-class Question(NamedTuple):
+class Question(Struct):
     """What a gateway asks, as it was sent."""
 
     token: bytes | None

@@ -26,8 +26,8 @@ from limen.server.process.listen import Tls, bind
 from limen.server.process.server import Server, Site, serve
 from limen.server.process.supervisor import Parent, supervise
 from limen.server.settings import Settings
-from limen.server.settings.bind import Bind
 from limen.server.settings.fields import BY_NAME
+from limen.server.settings.values import Bind
 from limen.server.worker.container import Service
 from limen.server.worker.data_dir import Place, Prepared
 

@@ -15,8 +15,7 @@ from limen.connect import is_shared
 from limen.http import AddressSettings, ClientAddresses, ProxyHeader
 from limen.model import OnError
 from limen.server.settings import values
-from limen.server.settings.bind import Bind
-from limen.server.settings.secret import Secret, SecretAddress
+from limen.server.settings.values import Bind, Secret, SecretAddress
 
 Checks = Literal["auto", "open", "token"]
 LogLevel = Literal["debug", "info", "warning", "error"]
