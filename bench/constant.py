@@ -11,7 +11,8 @@ import sys
 
 from limen.server.http import HttpConnections, HttpLimits, Request, Response
 from limen.server.http.exchange import JSON, NO_STORE
-from limen.server.process.server import Companion, Site, bind, serve
+from limen.server.process.listen import bind
+from limen.server.process.server import Site, serve
 
 _BODY = b'{"allowed":true}'
 
@@ -38,21 +39,14 @@ class Program:
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
 
-    async def start(self) -> None:
-        """Do nothing."""
-
-    def sites(self) -> list[Site]:
-        """Return the listener."""
-        return [Site(self._listener, HttpConnections(Constant(), HttpLimits()))]
-
-    def companions(self) -> list[Companion]:
-        """Return no other servers."""
-        return []
+    async def start(self) -> list[Site]:
+        """Return the server of the listener."""
+        limits = HttpLimits()
+        return [Site(self._listener, HttpConnections(Constant(), limits), limits)]
 
     async def close(self) -> None:
         """Do nothing."""
 
 
 if __name__ == "__main__":
-    listener = bind("127.0.0.1", int(sys.argv[1]))
-    sys.exit(serve(lambda: Program(listener)))
+    sys.exit(serve(Program(bind("127.0.0.1", int(sys.argv[1])))))

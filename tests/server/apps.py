@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -17,7 +18,8 @@ import msgspec
 
 from limen.errors import ConfigurationError, LimenError
 from limen.server.http import HttpConnections, HttpLimits, Request, Response
-from limen.server.process.server import Companion, Hooks, Site, Tls, bind, serve
+from limen.server.process.listen import Tls, bind
+from limen.server.process.server import Server, Site, serve
 from limen.server.process.supervisor import parent, supervise
 
 
@@ -29,7 +31,7 @@ class Asked(msgspec.Struct):
     ready_timeout: float = 10.0
     stop_timeout: float = 10.0
     start: str = ""
-    """The fault at the start: `factory`, `start`, `sites`, `bug`, `hang`."""
+    """The fault at the start: `refused`, `start`, `bug`, `hang`."""
     start_file: str = ""
     """A file that contains the fault instead, if it exists."""
     stop: str = ""
@@ -106,13 +108,15 @@ class TinyProgram:
     """A program with faults at its start and its end."""
 
     def __init__(self, asked: Asked, listeners: Sequence[socket.socket]) -> None:
-        if asked.start == "factory":
-            raise ConfigurationError("no such store")
         self._asked = asked
         self._listeners = listeners
 
-    async def start(self) -> None:
+    async def start(self) -> list[Server]:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, _print, "usr1")
         match self._asked.start:
+            case "refused":
+                raise ConfigurationError("no such store")
             case "start":
                 raise ConfigurationError("the store at redis://ann:s3cret@host is away")
             case "bug":
@@ -120,16 +124,10 @@ class TinyProgram:
             case "hang":
                 _print("hangs")
                 await asyncio.Event().wait()
-
-    def sites(self) -> list[Site]:
-        if self._asked.start == "sites":
-            raise ConfigurationError("the certificate has gone")
-        connections = HttpConnections(App(lambda: _print("begun")), self._asked.limits)
+        limits = self._asked.limits
         tls = Tls(*self._asked.tls) if self._asked.tls else None
-        return [Site(listener, connections, tls) for listener in self._listeners]
-
-    def companions(self) -> Sequence[Companion]:
-        return []
+        connections = HttpConnections(App(lambda: _print("begun")), limits)
+        return [Site(listener, connections, limits, tls) for listener in self._listeners]
 
     async def close(self) -> None:
         if self._asked.stop == "bug":
@@ -157,15 +155,17 @@ def main(told: str) -> int:
             ready_timeout=asked.ready_timeout,
             stop_timeout=asked.stop_timeout,
         )
-    hooks = Hooks(
-        ready=lambda: _print(f"ready {os.getpid()}"),
-        signals={signal.SIGHUP: lambda: _print("hup"), signal.SIGUSR1: lambda: _print("usr1")},
-    )
+    _print_information()
+    program = TinyProgram(asked, list(listeners.values()))
+    return serve(program, parent=above, on_ready=lambda: _print(f"ready {os.getpid()}"))
 
-    def make() -> TinyProgram:
-        return TinyProgram(asked, list(listeners.values()))
 
-    return serve(make, asked.limits, parent=above, hooks=hooks)
+def _print_information() -> None:
+    """Let information that is logged go to stdout; warnings and errors go to stderr."""
+    information, errors = logging.StreamHandler(sys.stdout), logging.StreamHandler(sys.stderr)
+    information.addFilter(lambda record: record.levelno < logging.WARNING)
+    errors.setLevel(logging.WARNING)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[information, errors])
 
 
 def _print(line: str) -> None:

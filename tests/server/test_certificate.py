@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from limen.server.process.certificate import expiry_warning, validity
+from limen.server.process.listen import expiry_warning, validity
 from tests.server.product import Product, product
 from tests.waiting import wait_until
 

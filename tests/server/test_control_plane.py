@@ -60,8 +60,7 @@ def test_connection_that_sends_nothing_is_closed(monkeypatch: pytest.MonkeyPatch
             return await asyncio.wait_for(reader.read(), 10)
         finally:
             writer.close()
-            server._server.should_exit = True
-            await server.wait_until_done()
+            await server.cut()
 
     assert asyncio.run(connect()) == b""
 

@@ -51,8 +51,6 @@ def test_a_port_can_be_taken_again_at_once() -> None:
         ("host.invalid", 0, "no such host"),
         ("x" * 300, 0, "no such host"),
         ("192.0.2.1", 0, "192.0.2.1 is no address of this host"),
-        (HOST, -1, "from 0 to 65535, got -1"),
-        (HOST, 65_536, "from 0 to 65535, got 65536"),
     ],
 )
 def test_bad_addresses_are_named(host: str, port: int, said: str) -> None:
@@ -86,9 +84,8 @@ def test_ipv6(host: str) -> None:
 @pytest.mark.parametrize(
     ("start", "said"),
     [
-        ("factory", "limen: no such store"),
+        ("refused", "limen: no such store"),
         ("start", "limen: the store at redis://ann:***@host is away"),
-        ("sites", "limen: the certificate has gone"),
         ("bug", "limen: RuntimeError: a thing"),
     ],
 )
@@ -194,12 +191,10 @@ def test_whoever_the_kernel_let_in_is_answered() -> None:
         assert served.code() == 0
 
 
-def test_signals_reach_the_owner_of_the_app() -> None:
+def test_a_hangup_without_tls_changes_nothing() -> None:
     with process() as served:
-        served.start().signal(signal.SIGUSR1)
-        served.line("usr1")
-        served.signal(signal.SIGHUP)
-        served.line("hup")
+        served.start().signal(signal.SIGHUP)
+        served.line("SIGHUP: rules and tokens are followed all the time")
         with served.raw() as raw:
             assert raw.get().body == str(served.pid).encode()
 
@@ -251,7 +246,7 @@ def test_a_certificate_is_replaced_without_losing_connections(
                 assert still.name == "one.limen.test"
             place("two", tmp_path)
             served.signal(signal.SIGHUP)
-            wait_until(lambda: served.said.count("hup") == 2)
+            served.line("the certificate was loaded anew")
             with Secure(port) as new:
                 assert new.name == "two.limen.test"
                 assert new.get().status == 200

@@ -12,11 +12,10 @@ from limen import Limiter
 from limen.cli.options import SETTINGS
 from limen.errors import ConfigurationError
 from limen.server.settings import FIELDS, Settings, as_data, as_toml, example, load, read
-from limen.server.settings.bind import Bind
 from limen.server.settings.fields import Field
 from limen.server.settings.model import Checks
-from limen.server.settings.secret import Secret, SecretAddress
 from limen.server.settings.sources import OTHERS
+from limen.server.settings.values import Bind, Secret, SecretAddress
 from tests.test_docs import ROOT, blocks_of
 
 CANARY = "c4nary-Wh1stle"

@@ -17,7 +17,7 @@ import pytest
 from limen.errors import ConfigurationError
 from limen.server.process.listen import bind
 from limen.server.process.main import run
-from limen.server.process.supervisor import READY_FD, WORKER_FD, Parent, parent, supervise
+from limen.server.process.supervisor import WORKER, Parent, parent, supervise
 from limen.server.settings import load
 from tests.server.processes import Process, is_worker, process
 from tests.server.raw import Raw, request
@@ -188,7 +188,7 @@ def test_one_worker_is_told_to_turn_the_kill_switch() -> None:
 @pytest.mark.parametrize(
     ("start", "said"),
     [
-        ("factory", "limen: no such store"),
+        ("refused", "limen: no such store"),
         ("start", "limen: the store at redis://ann:***@host is away"),
         ("hang", "was not ready in 1 s"),
     ],
@@ -207,7 +207,7 @@ def test_a_stop_ends_workers_that_are_not_ready_yet() -> None:
         assert served.code(20) == 0
 
 
-@pytest.mark.parametrize(("wrong", "said"), [("factory", "no such store"), ("hang", "not ready")])
+@pytest.mark.parametrize(("wrong", "said"), [("refused", "no such store"), ("hang", "not ready")])
 def test_a_restart_that_fails_keeps_the_old_workers(tmp_path: Path, wrong: str, said: str) -> None:
     file = tmp_path / "start"
     with two_workers(start_file=str(file), ready_timeout=2.0) as served, served.raw() as raw:
@@ -227,7 +227,7 @@ def test_a_restart_that_fails_keeps_the_old_workers(tmp_path: Path, wrong: str, 
 def test_workers_that_keep_dying_are_started_ever_more_seldom(tmp_path: Path) -> None:
     file = tmp_path / "start"
     with two_workers(start_file=str(file)) as served:
-        file.write_text("factory")
+        file.write_text("refused")
         os.kill(served.ready[-1], signal.SIGKILL)
         wait_until(lambda: served.complained.count("limen: no such store") >= 3)
         assert is_worker(served.ready[0])
@@ -245,11 +245,23 @@ def test_a_command_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]
 
 def test_a_process_without_a_parent_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parent() is None
-    monkeypatch.setenv(WORKER_FD, "x")
-    monkeypatch.setenv(READY_FD, "9999")
-    with pytest.raises(ConfigurationError, match="are no open sockets"):
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x",
+        "{}",
+        '{"listeners": {"bind": 9999}, "line": 9999, "folder": null, "others_serve": false}',
+    ],
+)
+def test_a_variable_of_workers_that_names_no_sockets_is_an_error(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(WORKER, text)
+    with pytest.raises(ConfigurationError, match="names no open sockets"):
         parent()
-    assert WORKER_FD not in os.environ
+    assert WORKER not in os.environ
 
 
 @pytest.mark.parametrize(
@@ -270,6 +282,6 @@ def test_worker_refuses_listeners_that_are_not_those_of_its_settings(
         given = {name: text.format(**ports) for name, text in flags.items()}
         usual = {"bind": f"127.0.0.1:{ports['data']}", "grpc.bind": f"127.0.0.1:{ports['grpc']}"}
         settings = load({"data_dir": str(tmp_path), **usual, **given}, {})
-        above = Parent({"data": data, "grpc": grpc}, line)
+        above = Parent({"bind": data, "grpc.bind": grpc}, line)
         with pytest.raises(ConfigurationError, match="have changed since limen started"):
             run(settings, [], above, lambda _: None)

@@ -21,9 +21,8 @@ with atheris.instrument_imports(include=["limen.server.grpc", "limen.server.envo
     from limen.server.envoy.schema import SHOULD_RATE_LIMIT, RateLimitResponse, envoy_schema
     from limen.server.envoy.service import RateLimits
     from limen.server.grpc import Call, Code, Failed, GrpcLimits, Methods, Unary
-    from limen.server.grpc.health import Health
-    from limen.server.grpc.reflection import Reflection
     from limen.server.grpc.schema import Schema
+    from limen.server.grpc.services import Health, Reflection
 
 from hpack import Encoder
 

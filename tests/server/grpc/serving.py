@@ -12,9 +12,8 @@ import uvloop
 from msgspec import structs
 
 from limen.server.grpc import Call, Code, Failed, GrpcConnections, GrpcLimits, Streamed, Unary
-from limen.server.grpc.health import Health
-from limen.server.grpc.reflection import Reflection
 from limen.server.grpc.schema import Schema
+from limen.server.grpc.services import Health, Reflection
 
 HOST = "127.0.0.1"
 PATIENT = GrpcLimits(read_timeout=5.0, write_timeout=5.0, grace=0.2)

@@ -282,7 +282,7 @@ def test_a_client_that_does_not_read_is_cut_off(either_quick: Served) -> None:
 def test_more_connections_than_there_may_be_are_closed(
     quick: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("limen.server.grpc.connections._MOST", 2)
+    monkeypatch.setattr(quick.connections, "_max_connections", 2)
     with Wire(quick.port) as one, Wire(quick.port) as two:
         for wire in (one, two):
             wire.call(1, b"x")

@@ -152,7 +152,7 @@ class _Read(Request):
 async def _read(request: Request, longest: int, pool: Pool) -> Request:
     body = b""
     if request.method in _WITH_BODY:
-        body = await read_body(request.scope, request.receive, longest)
+        body = await read_body(request, longest)
     # Whatever it says it is: nothing else than JSON is taken, here or under /v1.
     headers = [each for each in request.scope["headers"] if each[0] != b"content-type"]
     headers.append((b"content-type", b"application/json"))

@@ -27,38 +27,15 @@ _LONG = 4_096
 
 
 Charged = tuple[str, str | None, str, int, str | None, int, str | None, bool]
-"""One charge, in the order of `_Charge`: what is written for every decision is no object."""
-
-
-class _Charge(Struct, frozen=True, array_like=True, gc=False):
-    limit: str
-    name: str | None
-    key: str
-    cost: int
-    subject: str | None
-    stamp_us: int
-    attribute: str | None
-    is_asked: bool
-
-
-class _Receipt(Struct, frozen=True, array_like=True, gc=False):
-    id: str
-    counted_by: str
-    """Empty when the store did; else the process that stood in for it."""
-    charges: list[_Charge]
-
-
-class _Place(Struct, frozen=True, array_like=True, gc=False):
-    slots: int
-    lease: float
-    name: str | None
-    key: str
-    subject: str | None
-
-
-class _Slot(Struct, frozen=True, array_like=True, gc=False):
-    id: str
-    places: list[_Place]
+"""One charge: the limit as text, the name under which it counts, the key, the cost, the subject,
+the stamp, the attribute by which the rule charges, and whether it was charged at the cost of the
+request. A tuple, because it is written for every decision."""
+_Receipt = tuple[str, str, list[Charged]]
+"""The id, the process that counted in place of the store (or nothing), and the charges."""
+_Place = tuple[int, float, str | None, str, str | None]
+"""The slots and the lease of a limit, its name, the key and the subject."""
+_Slot = tuple[str, list[_Place]]
+"""The id, and the places."""
 
 
 class Held(Struct, frozen=True):
@@ -100,40 +77,34 @@ class Receipts:
 
         Raises `InvalidInput` for what this service did not write.
         """
-        read = self._read_receipt(self._opened(_RECEIPT, receipt, "receipt"))
-        if read.counted_by and read.counted_by != self._process:
+        opened = self._opened(_RECEIPT, receipt, "receipt")
+        id_, counted_by, charged = self._read_receipt(opened)
+        if counted_by and counted_by != self._process:
             return None
-        charges = tuple(
-            [
-                Charge(
-                    Check(_limit(each.limit, each.name), each.key, each.cost, each.subject),
-                    each.stamp_us,
-                    each.attribute,
-                    each.is_asked,
-                )
-                for each in read.charges
-            ]
-        )
-        return Bill(read.id, charges, "local" if read.counted_by else "store")
+        charges = [
+            Charge(Check(_limit(text, name), key, cost, subject), stamp_us, attribute, is_asked)
+            for text, name, key, cost, subject, stamp_us, attribute, is_asked in charged
+        ]
+        return Bill(id_, tuple(charges), "local" if counted_by else "store")
 
     def slot(self, held: Held) -> str:
         """Return a slot as text."""
-        places = [
-            _Place(limit.slots, limit.lease, limit.name, check.key, check.subject)
+        places: list[_Place] = [
+            (limit.slots, limit.lease, limit.name, check.key, check.subject)
             for check in held.places
             for limit in (check.limit,)
             if isinstance(limit, Concurrency)
         ]
-        return self._sealed(_SLOT, self._write(_Slot(held.id, places))).decode()
+        return self._sealed(_SLOT, self._write((held.id, places))).decode()
 
     def held(self, slot: str) -> Held:
         """Return what a slot is about. Raises `InvalidInput` for what was not written here."""
-        read = self._read_slot(self._opened(_SLOT, slot, "slot"))
-        places = [
-            Check(Concurrency(each.slots, each.lease, name=each.name), each.key, 1, each.subject)
-            for each in read.places
+        id_, places = self._read_slot(self._opened(_SLOT, slot, "slot"))
+        checks = [
+            Check(Concurrency(slots, lease, name=name), key, 1, subject)
+            for slots, lease, name, key, subject in places
         ]
-        return Held(read.id, tuple(places))
+        return Held(id_, tuple(checks))
 
     def _sealed(self, kind: bytes, payload: bytes) -> bytes:
         if len(payload) > _LONG:

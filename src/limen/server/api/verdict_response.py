@@ -6,6 +6,8 @@ the caller's own limits, by the store or by the fallback.
 
 from __future__ import annotations
 
+import msgspec
+
 from limen import wire
 from limen.engine import Verdict, part_without_limit
 from limen.http import HeaderStyle, Outcome, raw_headers
@@ -95,18 +97,4 @@ def _uncounted(limit: LimitTemplate, verdict: Verdict) -> wire.Part:
     """Return the part of a rule that counts nothing: unlimited, or refusing by itself."""
     assert limit.uncounted is not None
     part = part_without_limit(limit.uncounted, verdict.now)
-    return wire.Part(
-        part.rule,
-        part.name,
-        None,
-        None,
-        part.mode,
-        part.allowed,
-        part.cost,
-        None,
-        part.retry_after,
-        part.reset_after,
-        part.tier,
-        part.variant,
-        part.reason,
-    )
+    return msgspec.convert(part, wire.Part, from_attributes=True)

@@ -32,8 +32,8 @@ _FILE = "tokens.last-good.json"
 _logger = logging.getLogger("limen.server")
 
 
-class Caller(Struct, frozen=True):
-    """Who asks."""
+class Caller(Struct, frozen=True, rename={"token": "digest"}):
+    """Who asks. The file of tokens last known holds these, too."""
 
     role: Role
     name: str
@@ -42,13 +42,6 @@ class Caller(Struct, frozen=True):
     """In seconds since 1970; None is never."""
     token: str = ""
     """The digest of the token, by which requests of one token are counted together."""
-
-
-class _Kept(Struct, frozen=True):
-    digest: str
-    role: Role
-    name: str
-    expires: float | None = None
 
 
 class Access:
@@ -102,15 +95,15 @@ class Access:
 
     def take(self, version: int, tokens: Iterable[Token]) -> None:
         """Let the tokens of the database hold, and keep them for a start without it."""
-        kept = [
-            _Kept(token.digest, token.role, token.name, _seconds(token.expires_at))
+        callers = [
+            Caller(token.role, token.name, _seconds(token.expires_at), token.digest)
             for token in tokens
             if token.revoked_at is None
         ]
-        self._hold(kept)
+        self._hold(callers)
         self._version = version
         try:
-            replace(self._path, msgspec.json.encode(kept))
+            replace(self._path, msgspec.json.encode(callers))
             self._is_unsaved = False
         except StoreError as error:
             # The next look writes them again. An old file would bring a revoked token back.
@@ -122,13 +115,13 @@ class Access:
     def recall(self) -> None:
         """Let those tokens hold that were known last; for a start without the database."""
         try:
-            kept = msgspec.json.decode(self._path.read_bytes(), type=list[_Kept])
+            callers = msgspec.json.decode(self._path.read_bytes(), type=list[Caller])
         except FileNotFoundError:
             return
         except (OSError, msgspec.DecodeError) as error:
             _logger.warning("the tokens in %s cannot be read: %s", self._path, error)
             return
-        self._hold(kept)
+        self._hold(callers)
 
     async def refresh(self, store: Any) -> None:
         """Look whether the tokens of the database have changed. Never raises."""
@@ -171,10 +164,8 @@ class Access:
             raise over
         return structs.replace(found, expires=float(session.ends))
 
-    def _hold(self, kept: Iterable[_Kept]) -> None:
-        self._known = {
-            one.digest: Caller(one.role, one.name, one.expires, one.digest) for one in kept
-        }
+    def _hold(self, callers: Iterable[Caller]) -> None:
+        self._known = {caller.token: caller for caller in callers}
 
 
 def token_of(authorization: str) -> str:

@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 
 import msgspec
 from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
 
 from limen.http import ClientAddresses
 from limen.limiter import AsyncLimiter
@@ -19,7 +21,6 @@ from limen.model import Limit
 from limen.rules.stores.tokens import digest_of
 from limen.server.auth.cookies import (
     GONE,
-    PATH,
     Cookies,
     Session,
     is_encrypted,
@@ -27,16 +28,7 @@ from limen.server.auth.cookies import (
     set_cookie,
 )
 from limen.server.auth.tokens import Access, Caller
-from limen.server.http import Headers
-from limen.server.http.exchange import (
-    Receive,
-    Rejected,
-    Reply,
-    Scope,
-    decoded,
-    read_body,
-    wrong_method,
-)
+from limen.server.http.exchange import Rejected, Scope, decoded, read_body
 
 LASTS_S = 12 * 3_600
 """How long a session lasts at most; not longer than its token."""
@@ -44,7 +36,6 @@ FAILURES = Limit.parse("10/minute")
 """Failed sign-ins of one client address, in each worker. An invalid token above it gets 429."""
 _MAX_ADDRESSES = 10_000
 _MAX_BODY = 4_096
-_NOBODY = b"null"
 
 
 class _SigningIn(Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,21 +61,15 @@ class Sessions:
         self._failures = AsyncLimiter(f"memory://?max_keys={_MAX_ADDRESSES}")
         self._read = msgspec.json.Decoder(_SigningIn)
 
-    async def answer(self, scope: Scope, receive: Receive) -> Reply:
+    async def answer(self, request: Request) -> Response:
         """Tell who is signed in; sign in; sign out."""
-        method = scope["method"]
-        if method in ("GET", "HEAD"):
-            caller = self._access.caller(scope)
-            return Reply(_NOBODY if caller is None else _told(caller), [])
-        if method == "POST":
-            refuse_other_sites(scope)
-            return await self._sign_in(scope, await read_body(scope, receive, _MAX_BODY))
-        if method == "DELETE":
-            refuse_other_sites(scope)
-            return Reply(_NOBODY, [GONE])
-        raise wrong_method(scope["path"], method, "GET", "HEAD", "POST", "DELETE")
-
-    async def _sign_in(self, scope: Scope, body: bytes) -> Reply:
+        scope = request.scope
+        if request.method in ("GET", "HEAD"):
+            return _response(self._access.caller(scope))
+        refuse_other_sites(scope)
+        if request.method == "DELETE":
+            return _response(None, GONE)
+        body = await read_body(request, _MAX_BODY)
         token = decoded(self._read, body).token.strip()
         try:
             # Before the failures are counted: a valid token works whatever others behind the same
@@ -98,9 +83,8 @@ class Sessions:
         now = time.time()
         ends = math.floor(min(now + LASTS_S, caller.expires or math.inf))
         value = self._cookies.write(Session(digest_of(token), ends))
-        lasts = max(1, math.ceil(ends - now))
-        given: Headers = [set_cookie(value, lasts, secure=is_encrypted(scope))]
-        return Reply(_told(msgspec.structs.replace(caller, expires=float(ends))), given)
+        cookie = set_cookie(value, max(1, math.ceil(ends - now)), secure=is_encrypted(scope))
+        return _response(msgspec.structs.replace(caller, expires=float(ends)), cookie)
 
     async def _count_failure(self, scope: Scope) -> None:
         """Count a failed sign-in. Raises `Rejected` with 429 above the limit."""
@@ -124,9 +108,12 @@ class Sessions:
             )
 
 
-def _told(caller: Caller) -> bytes:
-    ends = None if caller.expires is None else datetime.fromtimestamp(caller.expires, UTC)
-    return msgspec.json.encode(SignedIn(caller.name, caller.role, ends))
-
-
-__all__ = ["PATH", "Sessions"]
+def _response(caller: Caller | None, *headers: tuple[bytes, bytes]) -> Response:
+    """Return the response that tells who is signed in: null for nobody."""
+    signed_in = None
+    if caller is not None:
+        ends = None if caller.expires is None else datetime.fromtimestamp(caller.expires, UTC)
+        signed_in = SignedIn(caller.name, caller.role, ends)
+    response = Response(msgspec.json.encode(signed_in), media_type="application/json")
+    response.raw_headers += headers
+    return response

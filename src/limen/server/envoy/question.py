@@ -27,7 +27,7 @@ from limen.server.api.response_templates import (
     limits_of,
     template_of,
 )
-from limen.server.envoy.limits import current_limit
+from limen.server.envoy.fields import current_limit
 from limen.server.envoy.schema import RequestAsSent
 
 MAX_DESCRIPTORS = 100

@@ -148,7 +148,9 @@ class Auth:
         parsed = _Parsed(asked, prepared, self._templates.get(asked))
         # Not if the rules changed meanwhile, nor if rules depend on the time of day.
         if asked.rules is rules and rules.is_timeless:
-            letters = sum([len(value) for value in question.request[2:] if value])
+            request = question.request
+            letters = sum([len(name) + len(value) for name, value in request.headers])
+            letters += len(request.target[1]) if request.target is not None else 0
             self._cache.keep(key, parsed, 1_500 + 700 * len(checks) + 3 * letters)
         return parsed
 

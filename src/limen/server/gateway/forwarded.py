@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 from urllib.parse import quote_from_bytes
 
 import msgspec
@@ -25,19 +25,12 @@ from limen.http import OPTIONAL_WHITESPACE, is_ambiguous, normal_path
 from limen.server.http.exchange import Rejected
 from limen.server.settings.model import GatewaySettings
 
-Value = bytes | None
-# Where the value of a header is kept; those that the settings name come behind.
-_TOKEN, _SITE, _ADDRESS, _HOST, _METHOD, _METHOD_2, _URI, _URI_2, _URL, _OTHERS = range(10)
-_ALWAYS = {b"x-limen-token": _TOKEN}
-_FORWARDED = {
-    b"x-forwarded-host": _HOST,
-    b"x-forwarded-method": _METHOD,
-    b"x-original-method": _METHOD_2,
-    b"x-forwarded-uri": _URI,
-    b"x-original-uri": _URI_2,
-    b"x-original-url": _URL,
-}
-_PREFIXED = {b"host": _HOST, b"sec-fetch-site": _SITE}
+_TOKEN, _SITE, _HOST = b"x-limen-token", b"sec-fetch-site", b"x-forwarded-host"
+_METHODS = (b"x-forwarded-method", b"x-original-method")
+_ORIGINAL_URL = b"x-original-url"
+_URIS = (b"x-forwarded-uri", b"x-original-uri", _ORIGINAL_URL)
+_FORWARDED = (_HOST, *_METHODS, *_URIS)
+_PREFIXED = (b"host", _SITE)
 _LISTS = frozenset({b"x-forwarded-for", b"forwarded"})
 _METHOD_FORM = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _AUTHORITY_END = re.compile(rb"[/?#]")
@@ -46,45 +39,53 @@ _ASCII = bytes(range(128))
 _STANDARD = bytes.maketrans(b"-_", b"+/")
 
 
-class Question(NamedTuple):
+class ForwardedRequest(Struct, frozen=True):
+    """Everything that attributes are made of, and nothing else.
+
+    Equal requests have equal attributes.
+    """
+
+    peer: str | None
+    """The address of the gateway."""
+    target: tuple[bytes, bytes] | None
+    """The method and the path, if they are those of the question; None if headers have them."""
+    headers: tuple[tuple[bytes, bytes], ...]
+    repeated: bytes | None
+    """The name of a header that is repeated and must not be."""
+
+
+class Question(Struct):
     """What a gateway asks, as it was sent."""
 
-    token: Value
+    token: bytes | None
     """The gateway's own; all else may be its client's."""
-    site: Value
+    site: bytes | None
     """What a browser says of the page that sent it, if it came from a browser."""
     query: bytes
     """The query of the client's request; all of them together, if headers name several."""
-    request: tuple[Any, ...]
-    """Whatever attributes are made of, and nothing else: equal ones have equal attributes. The last
-    is the name of a header that is repeated and must not be, or None."""
+    request: ForwardedRequest
 
 
 class _Form(Struct, frozen=True):
-    """Which headers are looked at, and which attributes come of those that the settings name."""
+    """Which headers of a question are read."""
 
-    places: dict[bytes, int]
-    size: int
-    others: tuple[tuple[str, int, bytes, str | None], ...]
-    """The attribute, where the value of its header is kept, the header, and the claim in it."""
-    lists: frozenset[int]
-    """Where the lines of a repeated header are joined."""
-    singles: tuple[tuple[int, bytes], ...]
-    """Headers in which a comma is refused, each with the place of its value."""
+    names: frozenset[bytes]
+    lists: frozenset[bytes]
+    """Headers whose lines are joined when they are repeated."""
+    singles: tuple[bytes, ...]
+    """Headers in which a comma is refused."""
 
 
 class Reader:
     """Reads what gateways forward, as the settings have it."""
 
     def __init__(self, settings: GatewaySettings) -> None:
-        header = settings.address_header
         self._addresses = settings.client_addresses()
+        self._address = settings.address_header.encode()
+        self._attributes = settings.attributes
         self._normalize = settings.normalize_path
-        always = {**_ALWAYS, header.encode(): _ADDRESS}
-        self._forms = (
-            _form({**always, **_FORWARDED}, settings),
-            _form({**always, **_PREFIXED}, settings),
-        )
+        self._forwarded = _form(_FORWARDED, settings)
+        self._prefixed = _form(_PREFIXED, settings)
 
     def trusts(self, peer: str | None) -> bool:
         """Return whether who connected may forward requests."""
@@ -92,116 +93,113 @@ class Reader:
 
     def forwarded(self, peer: str | None, headers: Iterable[tuple[bytes, bytes]]) -> Question:
         """Read a question whose method and path are in headers. Raises `Rejected`."""
-        found, repeated = _gathered(self._forms[0], headers)
+        values, repeated = _gathered(self._forwarded, headers)
+        token = values.pop(_TOKEN, None)
         query = b""
-        for at in (_URI, _URI_2, _URL):
-            value = found[at]
+        for name in _URIS:
+            value = values.get(name)
             if value and b"?" in value:
                 # Whatever it says is no attribute. All of them: one may be the client's own.
-                found[at], _, more = value.partition(b"?")
+                values[name], _, more = value.partition(b"?")
                 query = query + b"&" + more if query else more
-        return Question(found[_TOKEN], None, query, (False, peer, *found[_ADDRESS:], repeated))
+        request = ForwardedRequest(peer, None, tuple(values.items()), repeated)
+        return Question(token, None, query, request)
 
     def prefixed(
         self, peer: str | None, headers: Iterable[tuple[bytes, bytes]], method: str, path: bytes
     ) -> Question:
         """Read a question whose method and path are those of the client. Raises `Rejected`."""
-        found, repeated = _gathered(self._forms[1], headers)
-        found[_METHOD], found[_URI] = method.encode(), path
-        request = (True, peer, *found[_ADDRESS:], repeated)
-        return Question(found[_TOKEN], found[_SITE], b"", request)
+        values, repeated = _gathered(self._prefixed, headers)
+        token, site = values.pop(_TOKEN, None), values.pop(_SITE, None)
+        target = method.encode(), path
+        request = ForwardedRequest(peer, target, tuple(values.items()), repeated)
+        return Question(token, site, b"", request)
 
-    def attributes(self, request: Sequence[Any]) -> dict[str, str]:
+    def attributes(self, request: ForwardedRequest) -> dict[str, str]:
         """Return what rules see of a request. Raises `Rejected` for what nobody could tell."""
-        # As they were gathered: who connected stands where the browser's word was.
-        is_prefixed, peer, *_, repeated = request
-        form = self._forms[is_prefixed]
-        _refuse_lists(form, request, repeated)
-        found = {"method": _method(request), "path": _path(request, self._normalize)}
-        host = _host(request)
+        values = dict(request.headers)
+        form = self._forwarded if request.target is None else self._prefixed
+        _refuse_lists(form, values, request.repeated)
+        if request.target is None:
+            methods, uris = _several(values, _METHODS), _several(values, _URIS)
+            host = _host(values.get(_HOST), values.get(_ORIGINAL_URL))
+        else:
+            methods, uris = [request.target[0]], [request.target[1]]
+            host = _host(values.get(b"host"), None)
+        attributes = {"method": _method(methods), "path": _path(uris, self._normalize)}
         if host:
-            found["host"] = host
-        address = request[_ADDRESS]
+            attributes["host"] = host
+        address = values.get(self._address)
         if not address:
             # Without it all clients would be counted as one, by the address of the gateway.
-            wanted = _title(str(self._addresses.header))
             raise Rejected(
                 400,
-                f"the address of the client is missing: let the gateway send {wanted}, or name "
-                "another header by gateway.address_header",
+                "the address of the client is missing: let the gateway send "
+                f"{_title(self._address)}, or name another header by gateway.address_header",
             )
-        client = self._addresses.of(peer, (address.decode("latin-1"),))
+        client = self._addresses.of(request.peer, (address.decode("latin-1"),))
         if client is not None:
-            found["ip"], found["address"] = client.key, client.address
-        for name, at, header, claim in form.others:
-            value = request[at]
+            attributes["ip"], attributes["address"] = client.key, client.address
+        for each in self._attributes:
+            value = values.get(each.header)
             if value:
-                if at in form.lists:
+                if each.header in form.lists:
                     value = _one_spelling(value)
-                text = _text(value) if claim is None else _claimed(value, header, claim)
+                text = (
+                    _text(value) if each.claim is None else _claimed(value, each.header, each.claim)
+                )
                 if text:
-                    found[name] = text
-        return found
+                    attributes[each.attribute] = text
+        return attributes
 
 
-def _form(places: dict[bytes, int], settings: GatewaySettings) -> _Form:
-    size = _OTHERS
-    others = []
-    # A path may contain a comma. X-Forwarded-Host is a list of which the last element counts.
-    single = {b"host", settings.address_header.encode()}
-    for each in settings.attributes:
-        if each.header not in places:
-            places[each.header], size = size, size + 1
-        others.append((each.attribute, places[each.header], each.header, each.claim))
-        single.add(each.header)
+def _form(fixed: Sequence[bytes], settings: GatewaySettings) -> _Form:
+    """Return the headers that are read: fixed ones, and those that the settings name."""
+    address = settings.address_header.encode()
+    named = {each.header for each in settings.attributes}
     lists = _LISTS | {name.lower().encode() for name in settings.list_headers}
-    single -= lists
-    return _Form(
-        places,
-        size,
-        tuple(others),
-        lists=frozenset(
-            at for name, at in places.items() if name in lists and (at == _ADDRESS or at >= _OTHERS)
-        ),
-        singles=tuple([(at, name) for name, at in places.items() if name in single]),
-    )
+    names = frozenset({_TOKEN, address, *fixed, *named})
+    # A path may contain a comma. X-Forwarded-Host is a list of which the last element counts.
+    singles = ({b"host", address, *named} - lists) & names
+    joined = lists & {address, *named.difference(fixed)}
+    return _Form(names, joined, tuple(sorted(singles)))
 
 
 def _gathered(
     form: _Form, headers: Iterable[tuple[bytes, bytes]]
-) -> tuple[list[Value], bytes | None]:
-    """Return the values that a form looks at, each at its place, and a header that is repeated."""
-    found: list[Value] = [None] * form.size
+) -> tuple[dict[bytes, bytes], bytes | None]:
+    """Return the headers that a form reads, and one that is repeated and must not be."""
+    values: dict[bytes, bytes] = {}
     repeated = None
-    place_of = form.places.get
     for name, value in headers:
-        at = place_of(name)
-        if at is None:
+        if name not in form.names:
             continue
         value = value.strip(_WHITESPACE)
-        before = found[at]
-        if before is None:
-            found[at] = value
-        elif at in form.lists:
-            found[at] = before + b"," + value
+        if name not in values:
+            values[name] = value
+        elif name in form.lists:
+            values[name] += b"," + value
         else:
             repeated = name
-    return found, repeated
+    return values, repeated
 
 
-def _refuse_lists(form: _Form, request: Sequence[Any], repeated: bytes | None) -> None:
+def _several(values: Mapping[bytes, bytes], names: Iterable[bytes]) -> list[bytes]:
+    return [value for name in names if (value := values.get(name))]
+
+
+def _refuse_lists(form: _Form, values: Mapping[bytes, bytes], repeated: bytes | None) -> None:
     if repeated is not None:
         raise Rejected(
             400,
-            f"{_title(repeated.decode())} header is repeated; expected one value. Let the gateway "
+            f"{_title(repeated)} header is repeated; expected one value. Let the gateway "
             "replace the header that clients send",
         )
-    for at, header in form.singles:
-        value = request[at]
-        if value and b"," in value:
+    for name in form.singles:
+        if b"," in values.get(name, b""):
             raise Rejected(
                 400,
-                f"{_title(header.decode())} header is repeated or contains a comma; expected one "
+                f"{_title(name)} header is repeated or contains a comma; expected one "
                 "value. To allow lists, add the header to gateway.list_headers",
             )
 
@@ -212,32 +210,31 @@ def _one_spelling(value: bytes) -> bytes:
     return b", ".join([element for element in elements if element])
 
 
-def _title(header: str) -> str:
-    return "-".join(map(str.capitalize, header.split("-")))
+def _title(header: bytes) -> str:
+    return "-".join(map(str.capitalize, header.decode().split("-")))
 
 
-def _method(request: Sequence[Any]) -> str:
-    found = {value.upper() for value in (request[_METHOD], request[_METHOD_2]) if value}
-    method: bytes = _only(found, "method", "X-Forwarded-Method or X-Original-Method")
+def _method(methods: Iterable[bytes]) -> str:
+    each = {method.upper() for method in methods}
+    method: bytes = _only(each, "method", "X-Forwarded-Method or X-Original-Method")
     if not _METHOD_FORM.fullmatch(method):
         raise Rejected(400, "the forwarded method is no method of HTTP")
     return method.decode("ascii")
 
 
-def _path(request: Sequence[Any], normalize: Sequence[str]) -> str:
-    found = {_normal(value, normalize) for value in request[_URI : _URL + 1] if value}
-    path: str = _only(found, "path", "X-Forwarded-Uri, X-Original-URI or X-Original-URL")
+def _path(uris: Iterable[bytes], normalize: Sequence[str]) -> str:
+    paths = {_normal(uri, normalize) for uri in uris}
+    path: str = _only(paths, "path", "X-Forwarded-Uri, X-Original-URI or X-Original-URL")
     return path
 
 
-def _host(request: Sequence[Any]) -> str:
-    url = request[_URL]
-    _, separator, rest = url.partition(b"://") if url else (b"", b"", b"")
-    names = [request[_HOST]]
+def _host(name: bytes | None, url: bytes | None) -> str:
+    names = [name or b""]
+    _, separator, rest = (url or b"").partition(b"://")
     if separator:
         names.append(_AUTHORITY_END.split(rest, 1)[0].rpartition(b"@")[2])
-    found = {host for host in [_plain_host(name) for name in names if name] if host}
-    host: str = _only(found, "host", "X-Forwarded-Host or X-Original-URL") if found else ""
+    hosts = {_plain_host(each) for each in names} - {""}
+    host: str = _only(hosts, "host", "X-Forwarded-Host or X-Original-URL") if hosts else ""
     return host
 
 
@@ -294,8 +291,8 @@ def _claimed(value: bytes, header: bytes, claim: str) -> str:
     except (ValueError, RecursionError):
         raise Rejected(
             400,
-            f"the header {header.decode()} holds neither a JWT nor the payload of one, and a claim "
-            "of it is asked for",
+            f"the header {header.decode()} holds neither a JWT nor the payload of one, "
+            "and a claim of it is asked for",
         ) from None
     if isinstance(found, bool):
         return "true" if found else "false"

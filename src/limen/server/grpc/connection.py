@@ -1,4 +1,4 @@
-"""One client over HTTP/2: bytes in, frames out of them, and how long the client has for what.
+"""The connections of gRPC clients: bytes in, frames out, deadlines, and the limits for a client.
 
 Raises no error that a client could cause: who does not keep to the protocol is told so (GOAWAY),
 and is cut off.
@@ -10,23 +10,39 @@ import asyncio
 import logging
 import socket
 from math import inf
-from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
+from limen.chance import CHANCE
+from limen.server.connections import Connections
 from limen.server.grpc import frames
 from limen.server.grpc.bounds import MAX_HEADERS, MOST_CALLS
-from limen.server.grpc.calls import Headers
+from limen.server.grpc.calls import Headers, Methods
 from limen.server.grpc.frames import Broken, Error, Setting
 from limen.server.grpc.sending import Sending
 from limen.server.grpc.streams import Streams
-
-if TYPE_CHECKING:
-    from limen.server.grpc.connections import GrpcConnections
 
 _HTTP_1 = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
     b"This port speaks gRPC; HTTP is spoken on another one.\n"
 )
+_MAX_CONNECTIONS = 10_000
+"""How many connections there may be: a few for every thread of every Envoy."""
 _logger = logging.getLogger("limen.server")
+
+
+class GrpcLimits(Struct, frozen=True):
+    """What a client may take: seconds and bytes."""
+
+    max_message: int = 1_048_576
+    read_timeout: float = 10.0
+    """From the beginning of a call to the last byte of it."""
+    write_timeout: float = 30.0
+    """How long a client may leave lie what was sent to it."""
+    max_age: float = 1_800.0
+    """After how long a client is asked to connect anew."""
+    grace: float = 1.0
+    """How long calls are taken from a client that was asked to leave: one may be on its way."""
 
 
 class Connection(asyncio.Protocol):
@@ -111,7 +127,7 @@ class Connection(asyncio.Protocol):
 
     # What the owner of all connections calls.
 
-    def leave(self) -> None:
+    def drain(self) -> None:
         """Let the client go elsewhere: calls that come all the same are answered for a while."""
         if not self._is_leaving:
             self._is_leaving = True
@@ -124,7 +140,7 @@ class Connection(asyncio.Protocol):
         self._is_over = True
         self._transport.abort()
 
-    def look(self, now: float) -> None:
+    def check_deadline(self, now: float) -> None:
         """Look whether the client keeps its time."""
         if self._sending.is_stuck(now, self._shared.limits.write_timeout):
             self.abort()
@@ -136,7 +152,7 @@ class Connection(asyncio.Protocol):
         self._streams.expire(now)
         if now >= self._leave_at:
             if not self._is_leaving:
-                self.leave()
+                self.drain()
             elif not self._streams.is_last:
                 if self._has_begun:
                     self._sending.write(frames.goaway(self._streams.last, Error.NO_ERROR))
@@ -262,3 +278,21 @@ class Connection(asyncio.Protocol):
         self._sending.flush()
         self._transport.close()
         self._streams.clear()
+
+
+class GrpcConnections(Connections[Connection]):
+    """All gRPC connections of a worker."""
+
+    def __init__(self, methods: Methods, limits: GrpcLimits) -> None:
+        self.methods: Methods = methods
+        self.limits: GrpcLimits = limits
+        shortest = min(limits.read_timeout, limits.write_timeout, limits.max_age, limits.grace)
+        super().__init__("gRPC connections", _MAX_CONNECTIONS, shortest)
+
+    def make(self) -> Connection:
+        """Return the protocol of a new connection; the event loop calls it."""
+        return Connection(self)
+
+    def age(self) -> float:
+        """Return how long a connection may last; not all the same, lest all come back at once."""
+        return self.limits.max_age * CHANCE.uniform(0.9, 1.1)

@@ -6,48 +6,36 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from math import inf
 
+from msgspec import Struct
+
 from limen.server.grpc.calls import PREFIX, Call, Code, Failed, Streamed
 
 
-class Stream:
+class Stream(Struct, eq=False):
     """The state of one call."""
 
-    __slots__ = (
-        "_data",
-        "_stirred",
-        "call",
-        "deadline",
-        "end",
-        "has_begun",
-        "is_whole",
-        "received",
-        "send_by",
-        "task",
-        "waiting",
-        "window",
-    )
+    call: Call
+    deadline: float
+    """When the client must have sent all."""
+    window: int
+    """What may be sent to the client."""
+    send_by: float = inf
+    """When the client must have let itself be sent what waits; it gives the room for it."""
+    received: int = 0
+    """How many bytes the client has sent, and may not send again yet."""
+    is_whole: bool = False
+    """Whether the client has sent all."""
+    has_begun: bool = False
+    waiting: bytes | bytearray = b""
+    """What is to be sent when there is room."""
+    end: bytes | None = None
+    """The trailers, when there is nothing else to come."""
+    task: asyncio.Task[None] | None = None
+    _data: bytes | bytearray = b""
+    _stirred: asyncio.Event | None = None
 
-    def __init__(self, call: Call, deadline: float, window: int) -> None:
-        self.call: Call = call
-        self.deadline: float = deadline
-        """When the client must have sent all."""
-        self.send_by: float = inf
-        """When the client must have let itself be sent what waits; it gives the room for it."""
-        self.window: int = window
-        """What may be sent to the client."""
-        self.received: int = 0
-        """How many bytes the client has sent, and may not send again yet."""
-        self.is_whole: bool = False
-        """Whether the client has sent all."""
-        self.has_begun: bool = False
-        self.waiting: bytes | bytearray = b""
-        """What is to be sent when there is room."""
-        self.end: bytes | None = None
-        """The trailers, when there is nothing else to come."""
-        self.task: asyncio.Task[None] | None = None
-        self._data: bytes | bytearray = b""
-        self._stirred: asyncio.Event | None = None
-        if isinstance(call.method, Streamed):
+    def __post_init__(self) -> None:
+        if isinstance(self.call.method, Streamed):
             self._stirred = asyncio.Event()
 
     # One message.

@@ -16,7 +16,7 @@ from limen.server.grpc.sending import Sending
 from limen.server.grpc.stream import Stream, too_long
 
 if TYPE_CHECKING:
-    from limen.server.grpc.connections import GrpcConnections
+    from limen.server.grpc.connection import GrpcConnections
 
 _logger = logging.getLogger("limen.server")
 

@@ -245,6 +245,10 @@ class HttpConnection(asyncio.Protocol):
         if not self._receiving and self._deadline < inf:
             self._deadline = min(self._deadline, self._loop.time() + self._shared.idle_s)
 
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self.transport.abort()
+
     def check_deadline(self, now: float) -> None:
         """Close the connection if its time is over."""
         if self._is_stuck(now):

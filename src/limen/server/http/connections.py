@@ -1,8 +1,7 @@
-"""All HTTP connections of a worker: limits, the timer for deadlines, and the drain at the end."""
+"""All HTTP connections of a worker: their limits, and responses that are written together."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import time
@@ -10,15 +9,12 @@ from email.utils import formatdate
 
 from msgspec import Struct
 
-from limen.backends.sampled import SampledLog
+from limen.server.connections import GRACE_S, Connections
 from limen.server.http.connection import HttpConnection
 from limen.server.http.message import Handler, Request, Response
 
-GRACE_S = 1.0
-"""How long an idle connection is kept while the server ends: a request may be on its way."""
 _MAX_CONNECTIONS, _OTHER_FILES = 100_000, 300
 """The most connections, and open files that are reserved for the control plane and the rest."""
-_CHECK_S = 0.5
 _logger = logging.getLogger("limen.server")
 
 
@@ -39,52 +35,23 @@ class HttpLimits(Struct, frozen=True):
     """How many seconds requests in progress may take when the server ends."""
 
 
-class HttpConnections:
+class HttpConnections(Connections[HttpConnection]):
     """All connections of the data plane."""
 
     def __init__(self, handler: Handler, limits: HttpLimits) -> None:
         self.handler: Handler = handler
         self.limits: HttpLimits = limits
-        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self.date: bytes = b""
-        """The `Date` header, as a line."""
-        self.is_draining: bool = False
         self.idle_s: float = limits.keep_alive
         """How long an idle connection is kept."""
-        # Deadlines shorter than the default ones are checked more often.
-        shortest = min(limits.read_timeout, limits.keep_alive, limits.write_timeout)
-        self.check_s: float = max(min(_CHECK_S, shortest / 4), 0.01)
-        self._all: set[HttpConnection] = set()
-        self._orphans: set[asyncio.Task[None]] = set()
-        """Requests in progress whose client has gone."""
+        self.date: bytes = b""
+        """The `Date` header, as a line."""
         self._unwritten: list[tuple[HttpConnection, Request, Response]] = []
-        self._max_connections = _max_connections()
-        self._log = SampledLog()
-        self._check_deadlines()
-
-    def __len__(self) -> int:
-        return len(self._all)
+        shortest = min(limits.read_timeout, limits.keep_alive, limits.write_timeout)
+        super().__init__("connections", _max_connections(), shortest)
 
     def make(self) -> HttpConnection:
         """Return the protocol of a new connection; the event loop calls it."""
         return HttpConnection(self)
-
-    def add(self, connection: HttpConnection) -> None:
-        """Add a new connection; abort it above the connection limit."""
-        self._all.add(connection)
-        if self.is_draining:
-            connection.drain()
-        most = self._max_connections
-        if len(self._all) > most:
-            self._log.warn("connections", f"more than {most:,} connections; new ones are closed")
-            connection.transport.abort()
-
-    def discard(self, connection: HttpConnection, task: asyncio.Task[None] | None) -> None:
-        """Remove a connection that is closed; `task` is its request in progress."""
-        self._all.discard(connection)
-        if task is not None:
-            self._orphans.add(task)
-            task.add_done_callback(self._orphans.discard)
 
     def finish_soon(self, connection: HttpConnection, request: Request, response: Response) -> None:
         """Write a response after all decisions of this turn of the event loop.
@@ -103,42 +70,16 @@ class HttpConnections:
                 connection.finish(request, response)
             except Exception:  # a bug; the other connections still get their responses
                 _logger.exception("a response was not written")
-                connection.transport.abort()
+                connection.abort()
 
     def drain(self) -> None:
         """Close every connection as soon as no response is due on it."""
-        self.is_draining = True
         self.idle_s = min(self.idle_s, GRACE_S)
-        for connection in self._all:
-            connection.drain()
-
-    async def wait_until_done(self) -> None:
-        """Return when there are no connections and no requests left."""
-        # Polled: a notification would cost every request, for the sake of the last one.
-        while self._all or self._orphans:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-    async def cut(self) -> None:
-        """Abort all connections, and cancel their requests."""
-        for connection in list(self._all):
-            connection.transport.abort()
-        await asyncio.sleep(0.02)  # connection_lost is called by the loop
-        tasks = list(self._orphans)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=1.0)
-
-    def close(self) -> None:
-        """Stop the timer."""
-        self._timer.cancel()
+        super().drain()
 
     def _check_deadlines(self) -> None:
-        self._timer = self.loop.call_later(self.check_s, self._check_deadlines)
         self.date = b"date: %b\r\n" % formatdate(time.time(), usegmt=True).encode()
-        now = self.loop.time()
-        for connection in list(self._all):
-            connection.check_deadline(now)
+        super()._check_deadlines()
 
 
 def _max_connections() -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import logging
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import MutableMapping
+from typing import Any, TypeVar
 
 import msgspec
+from starlette.requests import ClientDisconnect, Request
 
 from limen import wire
 from limen.server.http import NO_STORE as NO_STORE
@@ -16,7 +17,6 @@ from limen.server.http import Headers, Response
 from limen.server.http import Rejected as Rejected
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 T = TypeVar("T")
 
 JSON = (b"content-type", b"application/json")
@@ -30,20 +30,6 @@ _OBJECT = re.compile(r"(?:\[(\d+)\]\.)?(attributes|actual)")
 _MEMBERS: dict[str, Any] = {"attributes": wire.Attributes, "actual": wire.Costs}
 _LONGEST_NAME = 100
 _logger = logging.getLogger("limen.server")
-
-
-class Reply(NamedTuple):
-    """A response of the control plane in JSON."""
-
-    body: bytes
-    headers: Headers
-
-
-class Gone(Rejected):
-    """Say that the client closed the connection in the middle of its request."""
-
-    def __init__(self) -> None:
-        super().__init__(400, "the connection was closed before the end of the body")
 
 
 class RequestIds:
@@ -84,31 +70,22 @@ def repeated_header(name: str) -> Rejected:
     return Rejected(400, f"the header {name} is repeated; send it once")
 
 
-async def read_body(scope: Scope, receive: Receive, longest: int) -> bytes:
-    """Return the body of a request, or raise `Rejected` when it is longer than it may be."""
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise Gone
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body", False):
-        if len(body) > longest:
-            raise body_too_long(longest)
-        return body
-    # Who says beforehand how much it will be is spared the sending.
-    said = header(scope["headers"], b"content-length")
-    if said is not None and said.isdigit() and int(said) > longest:
+async def read_body(request: Request, longest: int) -> bytes:
+    """Return the body of a request to the control plane, or raise `Rejected`."""
+    # A client that announces a body that is too long is spared the sending.
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > longest:
         raise body_too_long(longest)
-    chunks, length = [body], len(body)
-    while message.get("more_body", False):
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Gone
-        chunk = message.get("body", b"")
-        length += len(chunk)
-        if length > longest:
-            raise body_too_long(longest)
-        chunks.append(chunk)
-    return b"".join(chunks)
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > longest:
+                raise body_too_long(longest)
+    except ClientDisconnect:
+        detail = "the connection was closed before the end of the body"
+        raise Rejected(400, detail) from None
+    return bytes(body)
 
 
 def internal_error(id_: str) -> Response:

@@ -20,49 +20,34 @@ _STATUS_LINES = {
 _CLOSE = b"connection: close\r\n"
 
 
-class Request:
+class Request(Struct, eq=False):
     """A request: the head, and the body once all of it has arrived."""
 
-    __slots__ = (
-        "body",
-        "headers",
-        "id",
-        "keep_alive",
-        "method",
-        "named",
-        "path",
-        "peer",
-        "query",
-        "raw_path",
-        "refusal",
-        "route",
-    )
+    method: str
+    raw_path: bytes
+    """The path as it was sent; `path` is percent-decoded."""
+    path: str
+    query: bytes
+    headers: Headers
+    """Names are in lower case, in the order in which they were sent."""
+    peer: Peer
+    named: dict[bytes, bytes] = {}
+    """The first value of each header."""
+    body: bytes = b""
+    keep_alive: bool = True
+    """Whether the connection stays open after the response."""
+    refusal: Response | None = None
+    """The response, if it was decided before the body arrived."""
+    id: str = ""
+    """The request id; set by the handler."""
+    route: Any = None
+    """The handler's own note about the request, from `begin` to `respond`."""
 
-    def __init__(
-        self, method: str, raw_path: bytes, path: str, query: bytes, headers: Headers, peer: Peer
-    ) -> None:
-        self.method: str = method
-        self.raw_path: bytes = raw_path
-        """The path as it was sent; `path` is percent-decoded."""
-        self.path: str = path
-        self.query: bytes = query
-        self.headers: Headers = headers
-        """Names are in lower case, in the order in which they were sent."""
-        named = dict(headers)
-        if len(named) < len(headers):
-            named = dict(reversed(headers))
-        self.named: dict[bytes, bytes] = named
-        """The first value of each header."""
-        self.peer: Peer = peer
-        self.body: bytes = b""
-        self.keep_alive: bool = True
-        """Whether the connection stays open after the response."""
-        self.refusal: Response | None = None
-        """The response, if it was decided before the body arrived."""
-        self.id: str = ""
-        """The request id; set by the handler."""
-        self.route: Any = None
-        """The handler's own note about the request, from `begin` to `respond`."""
+    def __post_init__(self) -> None:
+        named = dict(self.headers)
+        if len(named) < len(self.headers):
+            named = dict(reversed(self.headers))
+        self.named = named
 
     def repeats(self, name: bytes) -> bool:
         """Return whether the header with this name, in lower case, was sent more than once."""

@@ -13,13 +13,12 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from limen.server import http
 from limen.server.admin import admin_app
 from limen.server.admin.problems import asgi_response
+from limen.server.auth.cookies import PATH as SESSION
 from limen.server.auth.tokens import unknown
 from limen.server.dashboard import pages
-from limen.server.dashboard import session as sessions
-from limen.server.http.exchange import JSON
+from limen.server.dashboard.session import Sessions
 from limen.server.insight.metrics import metrics_text
 from limen.server.process.data_plane import HEALTH_PATHS, health_response
 from limen.server.process.listen import Tls
@@ -40,12 +39,8 @@ def control_plane(service: Service) -> FastAPI:
     """Return the app of the control plane."""
     app = admin_app(service)
     addresses = service.settings.gateway.client_addresses()
-    signed_in = sessions.Sessions(service.access, service.cookies, addresses)
+    signed_in = Sessions(service.access, service.cookies, addresses)
     files = pages.Pages()
-
-    async def session(request: Request) -> Response:
-        reply = await signed_in.answer(request.scope, request.receive)
-        return asgi_response(http.Response(200, [JSON, *reply.headers], reply.body))
 
     async def metrics(request: Request) -> Response:
         if not service.settings.metrics_are_open:
@@ -70,7 +65,7 @@ def control_plane(service: Service) -> FastAPI:
     routes |= dict.fromkeys((*pages.ROUTES, "/rules/{rule:path}", "/ui/{file:path}"), page)
     app.router.routes += [Route(path, answer, methods=["GET"]) for path, answer in routes.items()]
     methods = ["GET", "POST", "DELETE"]
-    app.router.routes.append(Route(sessions.PATH, session, methods=methods))
+    app.router.routes.append(Route(SESSION, signed_in.answer, methods=methods))
     return app
 
 
@@ -112,19 +107,20 @@ class ControlServer:
         if self._task.done():
             self._task.result()
 
-    def drain(self) -> None:
-        """Stop listening, end live streams, and let requests in progress finish."""
+    async def drain(self) -> None:
+        """Stop listening, end live streams, and return when requests in progress are finished."""
         self._app.state.live.end()
         self._server.should_exit = True
+        await self._wait()
 
-    async def wait_until_done(self) -> None:
-        """Return when all requests are finished, or the drain timeout is over."""
+    async def cut(self) -> None:
+        """Do not wait for requests any longer."""
+        self._server.should_exit = self._server.force_exit = True
+        await self._wait()
+
+    async def _wait(self) -> None:
         if self._task is not None:
             await asyncio.wait([self._task])
-
-    def cut(self) -> None:
-        """Do not wait for requests any longer."""
-        self._server.force_exit = True
 
 
 class _Protocol(H11Protocol):

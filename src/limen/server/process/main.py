@@ -6,12 +6,12 @@ import asyncio
 import gc
 import logging
 import os
-import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
+import msgspec
 from msgspec import Struct
 
 from limen.errors import ConfigurationError
@@ -23,15 +23,18 @@ from limen.server.process.control_plane import ControlServer, control_plane
 from limen.server.process.data_plane import DataPlane
 from limen.server.process.grpc_methods import methods_of
 from limen.server.process.listen import Tls, bind
-from limen.server.process.server import Hooks, Site, serve
+from limen.server.process.server import Server, Site, serve
 from limen.server.process.supervisor import Parent, supervise
 from limen.server.settings import Settings
-from limen.server.settings.bind import Bind
+from limen.server.settings.fields import BY_NAME
+from limen.server.settings.values import Bind
 from limen.server.worker.container import Service
 from limen.server.worker.data_dir import Place, Prepared
 
 _LEAST_MESSAGE = 1_048_576
 _PARENTS_PATIENCE_S = 10.0
+Listeners = Mapping[str, socket.socket]
+"""The sockets of a service, by the names of their settings: `bind`, `grpc.bind`, `admin.bind`."""
 _logger = logging.getLogger("limen.server")
 # A decision makes some hundred objects that die with it, and hardly any cycles.
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
@@ -49,19 +52,6 @@ class Started(Struct, frozen=True):
     prepared: Prepared
 
 
-class Listeners(Struct, frozen=True):
-    """The sockets of a service."""
-
-    data: socket.socket
-    grpc: socket.socket | None
-    admin: socket.socket | None
-
-    def named(self) -> dict[str, socket.socket]:
-        """Return those that are on, with the names under which workers inherit them."""
-        named = {"data": self.data, "grpc": self.grpc, "admin": self.admin}
-        return {name: listener for name, listener in named.items() if listener is not None}
-
-
 def run(
     settings: Settings,
     arguments: Sequence[str],
@@ -75,10 +65,10 @@ def run(
     """
     logs.set_up(settings.log)
     if worker_of is not None:
-        listeners = _inherited(settings, worker_of)
-        return _serve(_with_ports(settings, listeners), listeners, worker_of)
+        _refuse_other_addresses(settings, worker_of.listeners)
+        return _serve(_with_ports(settings, worker_of.listeners), worker_of.listeners, worker_of)
     _tls(settings, "http/1.1")  # an error in it is reported before anything else is done
-    listeners = _bind(settings)
+    listeners = {name: _bind(name, place) for name, place in settings.listeners.items()}
     prepared = asyncio.run(Place(settings).prepare())
     settings = _with_ports(settings, listeners)
     tell(_started(settings, prepared))
@@ -88,71 +78,49 @@ def run(
     command = [sys.executable, "-P", "-m", "limen", *arguments]
     patience = settings.http.drain_timeout + _PARENTS_PATIENCE_S
     with gathering(settings.data_dir) as shared:
-        return supervise(
-            command, listeners.named(), settings.workers, shared=shared, stop_timeout=patience
-        )
+        return supervise(command, listeners, settings.workers, shared=shared, stop_timeout=patience)
 
 
 class Worker:
     """The program of one process: the service, its data plane, and its control plane."""
 
     def __init__(self, settings: Settings, listeners: Listeners, worker_of: Parent | None) -> None:
-        if worker_of is None:
-            self.service: Service = Service(settings)
-        else:
-            others_serve = worker_of.others_serve
-            self.service = Service(settings, worker_of.folder, others_serve=others_serve)
+        self._settings = settings
         self._listeners = listeners
+        self._parent = worker_of
+        self.service: Service | None = None
+        """None until the start."""
 
-    async def start(self) -> None:
-        """Start to follow rules and tokens."""
-        await self.service.start()
-
-    def sites(self) -> list[Site]:
-        """Return the listeners for decisions: HTTP, and gRPC."""
-        service, settings = self.service, self.service.settings
-        data = HttpConnections(DataPlane(service), _http_limits(settings))
-        sites = [Site(self._listeners.data, data, _tls(settings, "http/1.1"))]
-        if self._listeners.grpc is not None:
-            sites.append(Site(self._listeners.grpc, _grpc(service), _tls(settings, "h2")))
-        return sites
-
-    def companions(self) -> list[ControlServer]:
-        """Return the server of the control plane."""
-        listener, settings = self._listeners.admin, self.service.settings
-        if listener is None:
-            return []
-        tls, drain_timeout = _tls(settings, "http/1.1"), settings.http.drain_timeout
-        return [ControlServer(control_plane(self.service), listener, tls, drain_timeout)]
+    async def start(self) -> list[Server]:
+        """Start to follow rules and tokens; return the servers of the two planes."""
+        settings, parent = self._settings, self._parent
+        folder, others_serve = (parent.folder, parent.others_serve) if parent else (None, False)
+        service = self.service = Service(settings, folder, others_serve=others_serve)
+        await service.start()
+        listeners, tls = self._listeners, _tls(settings, "http/1.1")
+        limits = msgspec.convert(settings.http, HttpLimits, from_attributes=True)
+        data = HttpConnections(DataPlane(service), limits)
+        servers: list[Server] = [Site(listeners["bind"], data, limits, tls)]
+        if "grpc.bind" in listeners:
+            grpc_tls = _tls(settings, "h2")
+            servers.append(Site(listeners["grpc.bind"], _grpc(service), limits, grpc_tls))
+        if "admin.bind" in listeners:
+            app, listener = control_plane(service), listeners["admin.bind"]
+            servers.append(ControlServer(app, listener, tls, limits.drain_timeout))
+        return servers
 
     async def close(self) -> None:
         """Close the service."""
-        await self.service.close()
+        if self.service is not None:
+            await self.service.close()
 
 
 def _serve(settings: Settings, listeners: Listeners, worker_of: Parent | None) -> int:
-    workers: list[Worker] = []
-
-    def make() -> Worker:
-        workers.append(Worker(settings, listeners, worker_of))
-        return workers[0]
-
-    hooks = Hooks(ready=_settle_down, signals={signal.SIGHUP: _tell_reload})
-    code = serve(make, _http_limits(settings), parent=worker_of, hooks=hooks)
-    if any(worker.service.pools.is_busy for worker in workers):
+    worker = Worker(settings, listeners, worker_of)
+    code = serve(worker, parent=worker_of, on_ready=_settle_down)
+    if worker.service is not None and worker.service.pools.is_busy:
         _exit_now(code)
     return code
-
-
-def _http_limits(settings: Settings) -> HttpLimits:
-    http = settings.http
-    return HttpLimits(
-        max_header=http.max_header,
-        max_body=http.max_body,
-        read_timeout=http.read_timeout,
-        keep_alive=http.keep_alive,
-        drain_timeout=http.drain_timeout,
-    )
 
 
 def _exit_now(code: int) -> NoReturn:
@@ -180,62 +148,47 @@ def _grpc(service: Service) -> GrpcConnections:
     return GrpcConnections(methods_of(service), limits)
 
 
-def _bind(settings: Settings) -> Listeners:
-    grpc, admin = settings.grpc.bind, settings.admin.bind
-    return Listeners(
-        bind(settings.bind.host, settings.bind.port),
-        None if grpc is None else _bind_optional(grpc, "--grpc-bind"),
-        None if admin is None else _bind_optional(admin, "--admin-bind"),
-    )
-
-
-def _bind_optional(place: Bind, option: str) -> socket.socket:
+def _bind(name: str, place: Bind) -> socket.socket:
     try:
         return bind(place.host, place.port)
     except ConfigurationError as error:
-        hint = f"{option} chooses another address, and {option} '' turns this listener off"
+        if name == "bind":
+            raise
+        flag = BY_NAME[name].flag
+        hint = f"{flag} chooses another address, and {flag} '' turns this listener off"
         raise ConfigurationError(f"{error}; {hint}") from None
 
 
-def _inherited(settings: Settings, parent: Parent) -> Listeners:
-    """Return the sockets that a worker has from its parent.
+def _refuse_other_addresses(settings: Settings, inherited: Listeners) -> None:
+    """Raise `ConfigurationError` if the settings have changed since the parent opened the sockets.
 
-    Raises `ConfigurationError` if the settings have changed since the parent opened them: access
-    control depends on the address of each listener.
+    Access control depends on the address of each listener.
     """
-    wanted = {"data": settings.bind, "grpc": settings.grpc.bind, "admin": settings.admin.bind}
-    inherited = parent.listeners
-    for name, place in wanted.items():
-        listener = inherited.get(name)
-        if (place is None) != (listener is None) or (place and not _is_at(listener, place)):
-            raise ConfigurationError(
-                "the addresses of listeners have changed since limen started; restart limen"
-            )
-    return Listeners(inherited["data"], inherited.get("grpc"), inherited.get("admin"))
+    places = settings.listeners
+    is_same = places.keys() == inherited.keys()
+    if not is_same or not all(_is_at(inherited[name], place) for name, place in places.items()):
+        raise ConfigurationError(
+            "the addresses of listeners have changed since limen started; restart limen"
+        )
 
 
-def _is_at(listener: socket.socket | None, place: Bind) -> bool:
+def _is_at(listener: socket.socket, place: Bind) -> bool:
     """Return whether a socket listens at a port, and on loopback if it should. Resolves no name."""
-    assert listener is not None
     host, port = listener.getsockname()[:2]
     return place.port in (0, port) and (Bind(host, port).is_loopback or not place.is_loopback)
 
 
 def _with_ports(settings: Settings, listeners: Listeners) -> Settings:
     """Return the settings with the ports that were opened, where the settings say port 0."""
-
-    def bound(place: Bind | None, listener: socket.socket | None) -> Bind | None:
-        if place is None or listener is None:
-            return None
-        return Bind(place.host, listener.getsockname()[1])
-
-    grpc_bind = bound(settings.grpc.bind, listeners.grpc)
-    admin_bind = bound(settings.admin.bind, listeners.admin)
+    bound = {
+        name: Bind(place.host, listeners[name].getsockname()[1])
+        for name, place in settings.listeners.items()
+    }
     return settings.model_copy(
         update={
-            "bind": bound(settings.bind, listeners.data),
-            "grpc": settings.grpc.model_copy(update={"bind": grpc_bind}),
-            "admin": settings.admin.model_copy(update={"bind": admin_bind}),
+            "bind": bound["bind"],
+            "grpc": settings.grpc.model_copy(update={"bind": bound.get("grpc.bind")}),
+            "admin": settings.admin.model_copy(update={"bind": bound.get("admin.bind")}),
         }
     )
 
@@ -253,13 +206,6 @@ def _started(settings: Settings, prepared: Prepared) -> Started:
 
 def _shown(place: Bind) -> str:
     return str(Bind(place.host or "localhost", place.port))
-
-
-def _tell_reload() -> None:
-    _logger.info(
-        "SIGHUP: rules and tokens are followed all the time; other settings need a restart, or "
-        "several workers"
-    )
 
 
 def _settle_down() -> None:

@@ -12,24 +12,49 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
-
-from msgspec import Struct
 
 from limen.errors import LimenError
 from limen.masking import masked
-from limen.server.http.connections import GRACE_S, HttpLimits
-from limen.server.process.listen import BACKLOG, Tls, bind
+from limen.server.connections import GRACE_S
+from limen.server.http import HttpLimits
+from limen.server.process.listen import BACKLOG, Tls
 from limen.server.process.supervisor import Parent
-
-__all__ = ["Companion", "Hooks", "HttpLimits", "Program", "Site", "Tls", "bind", "serve"]
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 _logger = logging.getLogger("limen.server")
 
 
-class Served(Protocol):
+class Server(Protocol):
+    """A server with a listener of its own in the event loop of the process."""
+
+    tls: Tls | None
+
+    async def start(self) -> None:
+        """Listen."""
+
+    async def drain(self) -> None:
+        """Stop listening, and return when the requests in progress are finished."""
+
+    async def cut(self) -> None:
+        """End the requests that are still in progress."""
+
+
+class Program(Protocol):
+    """The program of a process."""
+
+    async def start(self) -> Sequence[Server]:
+        """Start, and return the servers, which do not listen yet.
+
+        Raises `LimenError` when that is impossible.
+        """
+
+    async def close(self) -> None:
+        """End, after the last response."""
+
+
+class Connections(Protocol):
     """All connections of a listener."""
 
     def __len__(self) -> int: ...
@@ -46,129 +71,123 @@ class Served(Protocol):
     async def cut(self) -> None:
         """Abort all connections."""
 
-    def close(self) -> None:
-        """Stop the timers."""
 
+class Site:
+    """The server for a listening socket and the connections that it accepts."""
 
-class Site(Struct, frozen=True):
-    """A listener, and the connections on it."""
-
-    listener: socket.socket
-    served: Served
-    tls: Tls | None = None
-
-
-class Companion(Protocol):
-    """A server with a listener of its own in the same event loop."""
-
-    tls: Tls | None
+    def __init__(
+        self,
+        listener: socket.socket,
+        connections: Connections,
+        limits: HttpLimits,
+        tls: Tls | None = None,
+    ) -> None:
+        """Of the limits, those for TLS and for the drain count."""
+        self.tls: Tls | None = tls
+        self._listener = listener
+        self._connections = connections
+        self._drain_timeout = limits.drain_timeout
+        self._options: dict[str, Any] = {}
+        if tls is not None:
+            self._options = {
+                "ssl": tls.context,
+                "ssl_handshake_timeout": limits.read_timeout,
+                "ssl_shutdown_timeout": limits.write_timeout,
+            }
 
     async def start(self) -> None:
         """Listen."""
+        loop, make = asyncio.get_running_loop(), self._connections.make
+        self._server = await loop.create_server(
+            make, sock=self._listener, backlog=BACKLOG, **self._options
+        )
 
-    def drain(self) -> None:
-        """Stop listening, and let requests in progress finish."""
+    async def drain(self) -> None:
+        """Stop listening, and return when all connections are closed or the time is over."""
+        await self._accept_rest()
+        self._server.close()
+        connections = self._connections
+        connections.drain()
+        try:
+            async with asyncio.timeout(self._drain_timeout):
+                await connections.wait_until_done()
+        except TimeoutError:
+            _logger.warning("cut off what was still under way: %d connections", len(connections))
 
-    async def wait_until_done(self) -> None:
-        """Return when they have finished."""
+    async def cut(self) -> None:
+        """Stop listening, and abort all connections."""
+        self._server.close()
+        await self._connections.cut()
 
-    def cut(self) -> None:
-        """Do not wait for them any longer."""
-
-
-class Program(Protocol):
-    """The program of a process. It is made on the event loop."""
-
-    async def start(self) -> None:
-        """Start, before anything is accepted. Raises `LimenError` when that is impossible."""
-
-    def sites(self) -> Sequence[Site]:
-        """Return the listeners to serve, after the start."""
-
-    def companions(self) -> Sequence[Companion]:
-        """Return the servers that listen by themselves, after the start."""
-
-    async def close(self) -> None:
-        """End, after the last response."""
-
-
-class Hooks(Struct, frozen=True):
-    """Callbacks of the owner of the process."""
-
-    ready: Callable[[], object] | None = None
-    """Requests are accepted now."""
-    signals: Mapping[signal.Signals, Callable[[], object]] = {}
-    """Called on the loop; for SIGHUP behind the new certificate. Not for SIGTERM and SIGINT."""
+    async def _accept_rest(self) -> None:
+        """Accept connections in the kernel's backlog: closing the listener would reset them."""
+        loop, make = asyncio.get_running_loop(), self._connections.make
+        coming = []
+        with contextlib.suppress(OSError):
+            while True:
+                accepted = self._listener.accept()[0]
+                coming.append(loop.connect_accepted_socket(make, accepted, **self._options))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                await asyncio.gather(*coming, return_exceptions=True)
 
 
 def serve(
-    make: Callable[[], Program],
-    limits: HttpLimits | None = None,
+    program: Program,
     *,
     parent: Parent | None = None,
-    hooks: Hooks | None = None,
+    on_ready: Callable[[], object] | None = None,
 ) -> int:
     """Serve a program until SIGTERM or SIGINT; return the exit code of the process.
 
-    When the start fails, the reason is on stderr and the code is 1. A stop lets requests in
-    progress finish: 0. A second signal does not wait for them: 128 and its number. SIGHUP reloads
-    the certificate. With a `parent` it also stops when the parent has gone, and only the parent
-    loses patience.
+    When the start fails, the reason is on stderr and the code is 1. `on_ready` is called when
+    requests are accepted. A stop lets requests in progress finish: 0. A second signal does not wait
+    for them: 128 and its number. SIGHUP reloads the certificate. With a `parent` it also stops when
+    the parent has gone, and only the parent kills it.
     """
-    run = _Run(limits or HttpLimits(), parent, hooks or Hooks())
+    run = _Run(parent)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(run.main(make))
+        return runner.run(run.main(program, on_ready))
 
 
 class _Run:
-    """One run of a server, from its start to its end."""
+    """One run of a process, from its start to its end."""
 
-    def __init__(self, limits: HttpLimits, parent: Parent | None, hooks: Hooks) -> None:
-        self._limits = limits
+    def __init__(self, parent: Parent | None) -> None:
         self._parent = parent
-        self._hooks = hooks
         self._certificates: list[Tls] = []
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._code = 0
 
-    async def main(self, make: Callable[[], Program]) -> int:
+    async def main(self, program: Program, on_ready: Callable[[], object] | None) -> int:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(_log_stray)
         self._heed_signals(loop)
+        starting = asyncio.ensure_future(program.start())
         try:
-            program = make()
-            if not await self._unless(self._stop, program.start()):
+            if not await self._unless(self._stop, starting):
                 return self._code
-            sites, companions = program.sites(), program.companions()
         except LimenError as error:
             return _fail(str(error))
         except Exception as error:
             _logger.debug("the program did not start", exc_info=error)
-            return _fail(in_a_line(error))
-        each_tls = [*[site.tls for site in sites], *[each.tls for each in companions]]
-        self._certificates = [tls for tls in each_tls if tls is not None]
-        servers = [await self._listen(loop, site) for site in sites]
-        for companion in companions:
-            await companion.start()
+            return _fail(_in_a_line(error))
+        servers = starting.result()
+        self._certificates = [server.tls for server in servers if server.tls is not None]
+        for server in servers:
+            await server.start()
         self._warn_of_expiry()
-        if self._hooks.ready is not None:
-            self._hooks.ready()
+        if on_ready is not None:
+            on_ready()
         if self._parent is not None:
             self._parent.tell_ready()
         await self._stop.wait()
-        await self._accept_rest(loop, sites)
-        for server in servers:
-            server.close()
-        draining = [self._drain(site.served) for site in sites]
-        draining += [self._drain_companion(each) for each in companions]
-        await asyncio.gather(*draining)
+        await asyncio.gather(*[self._end(server) for server in servers])
         await self._unless(self._hurry, self._close(program))
         return self._code
 
     def _heed_signals(self, loop: asyncio.AbstractEventLoop) -> None:
-        for number, act in self._hooks.signals.items():
-            loop.add_signal_handler(number, act)
         for number in _STOPS:
             loop.add_signal_handler(number, self._on_stop, number)
         loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
@@ -199,71 +218,30 @@ class _Run:
             _logger.error("the certificate stays as it was: %s", error)
         else:
             self._warn_of_expiry()
-        act = self._hooks.signals.get(signal.SIGHUP)
-        if act is not None:
-            act()
+        _logger.info(
+            "SIGHUP: rules and tokens are followed all the time; other settings need a restart, or "
+            "several workers"
+        )
 
     def _warn_of_expiry(self) -> None:
-        # All sites share the files of one certificate.
+        # All servers share the files of one certificate.
         for warning in {tls.expiry_warning() for tls in self._certificates} - {None}:
             _logger.warning("%s", warning)
 
     def _on_orphaned(self, loop: asyncio.AbstractEventLoop, parent: Parent) -> None:
-        if parent.is_gone():
-            loop.remove_reader(parent.line)
-            _logger.warning("the parent has gone: this worker ends as well")
-            self._stop.set()
+        loop.remove_reader(parent.line)
+        _logger.warning("the parent has gone: this worker ends as well")
+        self._stop.set()
 
-    async def _listen(self, loop: asyncio.AbstractEventLoop, site: Site) -> asyncio.AbstractServer:
-        options = self._tls_options(site.tls)
-        return await loop.create_server(
-            site.served.make, sock=site.listener, backlog=BACKLOG, **options
-        )
-
-    def _tls_options(self, tls: Tls | None) -> dict[str, Any]:
-        if tls is None:
-            return {}
-        return {
-            "ssl": tls.context,
-            "ssl_handshake_timeout": self._limits.read_timeout,
-            "ssl_shutdown_timeout": self._limits.write_timeout,
-        }
-
-    async def _accept_rest(self, loop: asyncio.AbstractEventLoop, sites: Sequence[Site]) -> None:
-        """Accept connections in the kernel's backlog: closing the listener would reset them."""
-        coming = []
-        for site in sites:
-            options = self._tls_options(site.tls)
-            with contextlib.suppress(OSError):
-                while True:
-                    accepted = site.listener.accept()[0]
-                    made = loop.connect_accepted_socket(site.served.make, accepted, **options)
-                    coming.append(made)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GRACE_S):
-                await asyncio.gather(*coming, return_exceptions=True)
-
-    async def _drain(self, connections: Served) -> None:
-        connections.drain()
-        try:
-            async with asyncio.timeout(self._limits.drain_timeout):
-                await self._unless(self._hurry, connections.wait_until_done())
-        except TimeoutError:
-            _logger.warning("cut off what was still under way: %d connections", len(connections))
-        await connections.cut()
-        connections.close()
-
-    async def _drain_companion(self, companion: Companion) -> None:
-        companion.drain()
-        if not await self._unless(self._hurry, companion.wait_until_done()):
-            companion.cut()
-            await companion.wait_until_done()
+    async def _end(self, server: Server) -> None:
+        await self._unless(self._hurry, server.drain())
+        await server.cut()
 
     async def _close(self, program: Program) -> None:
         try:
             await program.close()
         except Exception as error:
-            _logger.error("the program did not end well: %s", in_a_line(error), exc_info=error)
+            _logger.error("the program did not end well: %s", _in_a_line(error), exc_info=error)
             self._code = 1
 
     async def _unless(self, event: asyncio.Event, work: Awaitable[object]) -> bool:
@@ -289,11 +267,11 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def _log_stray(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what went wrong where nobody waits for it."""
+    """Log an exception that no code awaits."""
     _logger.error("%s", context.get("message"), exc_info=context.get("exception"))
 
 
-def in_a_line(error: Exception) -> str:
+def _in_a_line(error: Exception) -> str:
     """Return the type and the first line of an error."""
     first = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -15,95 +15,69 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+
+import msgspec
+from msgspec import Struct
 
 from limen.errors import ConfigurationError, shown
+from limen.server.insight.workers import Gathering
 
-WORKER_FD = "LIMEN_WORKER_FD"
-"""The listening sockets that a worker inherits, with their names: `data=3,admin=4`."""
-READY_FD = "LIMEN_READY_FD"
-"""The worker's end of the line to its parent."""
-FOLDER = "LIMEN_WORKERS_FOLDER"
-"""The folder that workers share, if there is one."""
-OTHERS_SERVE = "LIMEN_OTHERS_SERVE"
-"""Set for a worker that is started while others serve."""
+WORKER = "LIMEN_WORKER"
+"""The environment variable with what a worker inherits from its parent, as JSON."""
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 _STEADY_S = 10.0
 _MAX_DELAY_S = 5.0
 _logger = logging.getLogger("limen.server")
 
 
-class Parent:
+class _Inheritance(Struct):
+    listeners: dict[str, int]
+    """File descriptors of the listening sockets, by their names."""
+    line: int
+    """The file descriptor of the worker's end of the line to its parent."""
+    folder: str | None
+    others_serve: bool
+
+
+class Parent(Struct, frozen=True):
     """A worker's parent, as the worker sees it."""
 
-    def __init__(
-        self,
-        listeners: dict[str, socket.socket],
-        line: socket.socket,
-        folder: Path | None = None,
-        *,
-        others_serve: bool = False,
-    ) -> None:
-        self.listeners: dict[str, socket.socket] = listeners
-        """By the names that the parent gave them."""
-        self.others_serve: bool = others_serve
-        """Whether other workers answer until this one is ready."""
-        self.folder: Path | None = folder
-        """What all workers share; the parent made it, and will remove it."""
-        self.line: socket.socket = line
-        """Can be read when the parent has gone."""
-        line.setblocking(False)
+    listeners: dict[str, socket.socket]
+    """By the names that the parent gave them."""
+    line: socket.socket
+    """Can be read when the parent has gone: the parent writes nothing to it."""
+    folder: Path | None = None
+    """The folder that all workers share. The parent made it, and removes it."""
+    others_serve: bool = False
+    """Whether other workers answer until this one is ready."""
 
     def tell_ready(self) -> None:
         """Tell the parent that requests are accepted now."""
         with contextlib.suppress(OSError):
             self.line.send(b"ready\n")
 
-    def is_gone(self) -> bool:
-        """Say whether the parent is dead, however it died."""
-        try:
-            return not self.line.recv(64)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-
 
 def parent() -> Parent | None:
     """Return the parent of this process; None when it is not a worker.
 
-    What told so is taken out of the environment: the children of a worker are no workers.
+    The variable is removed from the environment: the children of a worker are no workers.
     """
-    fds, line = os.environ.pop(WORKER_FD, None), os.environ.pop(READY_FD, None)
-    folder, others_serve = os.environ.pop(FOLDER, ""), bool(os.environ.pop(OTHERS_SERVE, ""))
-    if fds is None or line is None:
+    text = os.environ.pop(WORKER, None)
+    if text is None:
         return None
     try:
-        named = [each.partition("=") for each in fds.split(",")]
-        listeners = {name: socket.socket(fileno=int(fd)) for name, _, fd in named}
-        own = socket.socket(fileno=int(line))
-        shared = Path(folder) if folder else None
-        return Parent(listeners, own, shared, others_serve=others_serve)
-    except (ValueError, OSError):
+        inherited = msgspec.json.decode(text, type=_Inheritance)
+        listeners = {name: socket.socket(fileno=fd) for name, fd in inherited.listeners.items()}
+        line = socket.socket(fileno=inherited.line)
+    except (msgspec.DecodeError, OSError):
         raise ConfigurationError(
-            f"{WORKER_FD}={shown(fds)} and {READY_FD}={shown(line)} are no open sockets: "
-            "they are set for workers, by their parent; unset them"
+            f"{WORKER}={shown(text)} names no open sockets: it is set for workers, by their "
+            "parent; unset it"
         ) from None
-
-
-class Shared(Protocol):
-    """A folder that workers share."""
-
-    @property
-    def path(self) -> Path:
-        """Where it is."""
-        ...
-
-    def take_in(self, living: Collection[int]) -> None:
-        """Look after what was left by all but the workers with these process ids."""
-        ...
+    folder = Path(inherited.folder) if inherited.folder else None
+    return Parent(listeners, line, folder, inherited.others_serve)
 
 
 def supervise(
@@ -111,7 +85,7 @@ def supervise(
     listeners: Mapping[str, socket.socket],
     workers: int,
     *,
-    shared: Shared | None = None,
+    shared: Gathering | None = None,
     ready_timeout: float = 30.0,
     stop_timeout: float = 40.0,
 ) -> int:
@@ -119,62 +93,39 @@ def supervise(
 
     The first is started alone: when it does not get ready, the code is 1 and it has said why. A
     worker that dies is replaced. SIGHUP replaces all of them, one after the other, and an old one
-    ends only when the new one is ready. SIGUSR1 goes to one of them. A stop lets them drain; who
-    takes longer than `stop_timeout` seconds is killed, and so are all at a second signal. The
-    listeners are closed at the end. What workers share is looked after whenever one has ended.
+    ends only when the new one is ready. SIGUSR1 goes to one of them. A stop lets them drain; a
+    worker that takes longer than `stop_timeout` seconds is killed, and so are all at a second
+    signal. The listeners are closed at the end. The counters of each worker that has ended are
+    added up in the `shared` folder.
     """
-    with asyncio.Runner() as runner:
-        return runner.run(
-            _Supervisor(command, listeners, workers, shared, ready_timeout, stop_timeout).main()
-        )
+    supervisor = _Supervisor(command, listeners, workers, shared, ready_timeout, stop_timeout)
+    return asyncio.run(supervisor.main())
 
 
 class _Worker:
     """One worker process."""
 
-    def __init__(
-        self, command: list[str], listeners: Mapping[str, socket.socket], told: Mapping[str, str]
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.started_at = self._loop.time()
-        self.ready: asyncio.Future[bool] = self._loop.create_future()
-        """False when it ended before it was."""
+    def __init__(self, process: asyncio.subprocess.Process, line: socket.socket) -> None:
+        self.process = process
+        self.line = line
+        self.started_at = asyncio.get_running_loop().time()
         self.ended = asyncio.Event()
-        self._line, theirs = socket.socketpair()
-        try:
-            self.process = _popen(command, listeners, theirs, told)
-        except OSError:
-            self._line.close()
-            raise
-        finally:
-            theirs.close()
-        self._line.setblocking(False)
-        self._loop.add_reader(self._line, self._hear)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, unless the process has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
 
     @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def has_ended(self) -> bool:
-        """Say whether the process is no more; if so, tell whoever waits for that."""
-        if self.process.poll() is None:
-            return False
-        self._loop.remove_reader(self._line)
-        self._line.close()
-        if not self.ready.done():
-            self.ready.set_result(False)
-        self.ended.set()
-        return True
-
-    def _hear(self) -> None:
+    def end(self) -> str:
+        """How the process has ended."""
+        code = self.process.returncode
+        if code is None or code >= 0:
+            return f"ended with code {code}"
         try:
-            said = self._line.recv(64)
-        except OSError:
-            said = b""
-        if not said:
-            self._loop.remove_reader(self._line)
-        elif not self.ready.done():
-            self.ready.set_result(True)
+            return f"was ended by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was ended by signal {-code}"
 
 
 class _Place:
@@ -183,7 +134,7 @@ class _Place:
     def __init__(self, worker: _Worker | None = None) -> None:
         self.worker = worker
         self.lock = asyncio.Lock()
-        """Held by who puts another worker there."""
+        """Held while another worker is put there."""
 
 
 class _Supervisor:
@@ -194,7 +145,7 @@ class _Supervisor:
         command: list[str],
         listeners: Mapping[str, socket.socket],
         workers: int,
-        shared: Shared | None,
+        shared: Gathering | None,
         ready_timeout: float,
         stop_timeout: float,
     ) -> None:
@@ -204,17 +155,15 @@ class _Supervisor:
         self._shared = shared
         self._ready_timeout = ready_timeout
         self._stop_timeout = stop_timeout
-        self._workers: set[_Worker] = set()
-        """All that live: also those that start, and those that drain."""
+        self._workers: dict[_Worker, asyncio.Task[None]] = {}
+        """All that live, also those that start or drain, with the tasks that wait for their end."""
         self._places: list[_Place] = []
         self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
         self._hangup = asyncio.Event()
         self._code = 0
 
     async def main(self) -> int:
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGCHLD, self._reap)
         loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
         loop.add_signal_handler(signal.SIGUSR1, self._pass_on, signal.SIGUSR1)
         for number in _STOPS:
@@ -234,26 +183,20 @@ class _Supervisor:
     def _on_stop(self, number: signal.Signals) -> None:
         if self._stop.is_set():
             self._code = 128 + number
-            self._hurry.set()
+            for worker in self._workers:
+                worker.send(signal.SIGKILL)
         self._stop.set()
 
     def _pass_on(self, number: signal.Signals) -> None:
         for place in self._places:
-            if place.worker is not None and place.worker.process.poll() is None:
-                place.worker.process.send_signal(number)
+            if place.worker is not None and place.worker.process.returncode is None:
+                place.worker.send(number)
                 return
         _logger.warning("%s came while no worker runs, and is lost", number.name)
 
-    def _reap(self) -> None:
-        # One signal may stand for several.
-        ended = [each for each in self._workers if each.has_ended()]
-        self._workers.difference_update(ended)
-        if ended and self._shared is not None:
-            self._shared.take_in({worker.pid for worker in self._workers})
-
     async def _work(self) -> None:
         """Keep all places filled; return when the first worker does not get ready."""
-        first = await self._try()
+        first = await self._start()
         if first is None:
             return
         self._places = [_Place(first), *(_Place() for _ in range(self._count - 1))]
@@ -268,7 +211,7 @@ class _Supervisor:
         while True:
             async with place.lock:
                 if place.worker is None:
-                    place.worker = await self._try()
+                    place.worker = await self._start()
                 worker = place.worker
             lived = 0.0
             if worker is not None:
@@ -276,7 +219,7 @@ class _Supervisor:
                 if place.worker is not worker:
                     continue  # it was replaced
                 place.worker = None
-                _logger.error("worker %d %s", worker.pid, _how(worker.process.returncode))
+                _logger.error("worker %d %s", worker.process.pid, worker.end)
                 lived = asyncio.get_running_loop().time() - worker.started_at
             delay = 0.0 if lived > _STEADY_S else min(max(2 * delay, 0.1), _MAX_DELAY_S)
             await asyncio.sleep(delay)
@@ -288,37 +231,67 @@ class _Supervisor:
             self._hangup.clear()
             for place in self._places:
                 async with place.lock:
-                    worker = await self._try()
+                    worker = await self._start()
                     if worker is None:
                         _logger.error("the restart was given up; the old workers stay")
                         break
                     old, place.worker = place.worker, worker
                 if old is not None:
-                    self._dismiss(old)
+                    old.send(signal.SIGTERM)
+                    loop = asyncio.get_running_loop()
+                    loop.call_later(self._stop_timeout, old.send, signal.SIGKILL)
             else:
                 _logger.info("all workers were replaced")
 
-    async def _try(self) -> _Worker | None:
-        """Start a worker; return it when it is ready, and None when it does not get so."""
-        told = {} if self._shared is None else {FOLDER: str(self._shared.path)}
-        if any(place.worker is not None for place in self._places):
-            told[OTHERS_SERVE] = "1"
+    async def _start(self) -> _Worker | None:
+        """Start a worker; return it when it is ready, and None if it fails."""
+        line, theirs = socket.socketpair()
+        line.setblocking(False)
         try:
-            worker = _Worker(self._command, self._listeners, told)
+            with theirs:
+                process = await self._open(theirs)
         except OSError as error:
+            line.close()
             self._complain(f"cannot start {self._command[0]}: {error.strerror}")
             return None
-        self._workers.add(worker)
-        await asyncio.wait([worker.ready], timeout=self._ready_timeout)
-        if not worker.ready.done():
-            self._complain(f"worker {worker.pid} was not ready in {self._ready_timeout:g} s")
-            worker.process.kill()
+        worker = _Worker(process, line)
+        self._workers[worker] = asyncio.create_task(self._wait_for_end(worker))
+        try:
+            async with asyncio.timeout(self._ready_timeout):
+                if await asyncio.get_running_loop().sock_recv(line, 64):
+                    return worker
+        except TimeoutError:
+            self._complain(f"worker {process.pid} was not ready in {self._ready_timeout:g} s")
+            worker.send(signal.SIGKILL)
             return None
-        if worker.ready.result():
-            return worker
-        if worker.process.returncode != 1:  # else it has said why
-            self._complain(f"worker {worker.pid} {_how(worker.process.returncode)}")
+        await worker.ended.wait()
+        if process.returncode != 1:  # else it has said why
+            self._complain(f"worker {process.pid} {worker.end}")
         return None
+
+    async def _open(self, line: socket.socket) -> asyncio.subprocess.Process:
+        """Start the command with the listeners and its end of the line."""
+        fds = {name: listener.fileno() for name, listener in self._listeners.items()}
+        folder = None if self._shared is None else str(self._shared.path)
+        others_serve = any(place.worker is not None for place in self._places)
+        inherited = _Inheritance(fds, line.fileno(), folder, others_serve)
+        # In a session of its own: the signals of a terminal are for the parent, which passes them
+        # on.
+        return await asyncio.create_subprocess_exec(
+            *self._command,
+            env={**os.environ, WORKER: msgspec.json.encode(inherited).decode()},
+            pass_fds=[*fds.values(), line.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    async def _wait_for_end(self, worker: _Worker) -> None:
+        await worker.process.wait()
+        worker.line.close()
+        worker.ended.set()
+        del self._workers[worker]
+        if self._shared is not None:
+            self._shared.take_in({each.process.pid for each in self._workers})
 
     def _complain(self, text: str) -> None:
         if self._places:
@@ -326,56 +299,15 @@ class _Supervisor:
         else:
             sys.stderr.write(f"limen: {text}\n")
 
-    def _dismiss(self, worker: _Worker) -> None:
-        worker.process.terminate()
-        # Nothing happens to one that has ended by then.
-        asyncio.get_running_loop().call_later(self._stop_timeout, worker.process.kill)
-
     async def _end(self) -> None:
-        """End all workers, first kindly; return when there are none."""
-        # Whoever comes now is refused, instead of waiting for somebody to accept.
+        """End all workers, and kill those that take too long."""
+        # New clients are refused, instead of waiting until a worker accepts them.
         for listener in self._listeners.values():
             listener.close()
         for worker in self._workers:
-            worker.process.terminate()
-        gone = asyncio.create_task(self._all_gone())
-        hurry = asyncio.create_task(self._hurry.wait())
-        await asyncio.wait(
-            [gone, hurry], timeout=self._stop_timeout, return_when=asyncio.FIRST_COMPLETED
-        )
-        hurry.cancel()
+            worker.send(signal.SIGTERM)
+        ends = asyncio.gather(*self._workers.values())
+        await asyncio.wait([ends], timeout=self._stop_timeout)
         for worker in self._workers:
-            worker.process.kill()
-        await gone
-
-    async def _all_gone(self) -> bool:
-        return all([await worker.ended.wait() for worker in list(self._workers)])
-
-
-def _popen(
-    command: list[str],
-    listeners: Mapping[str, socket.socket],
-    line: socket.socket,
-    told: Mapping[str, str],
-) -> subprocess.Popen[bytes]:
-    fds = {name: listener.fileno() for name, listener in listeners.items()}
-    named = ",".join([f"{name}={fd}" for name, fd in fds.items()])
-    told = {**told, WORKER_FD: named, READY_FD: str(line.fileno())}
-    # In a session of its own: what a terminal tells its programs is for the parent, who tells the
-    # workers.
-    return subprocess.Popen(
-        command,
-        env={**os.environ, **told},
-        pass_fds=[*fds.values(), line.fileno()],
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-def _how(code: int | None) -> str:
-    if code is None or code >= 0:
-        return f"ended with code {code}"
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was ended by signal {-code}"
+            worker.send(signal.SIGKILL)
+        await ends

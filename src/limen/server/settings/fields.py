@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from limen.errors import shown
 from limen.masking import masked
 from limen.server.settings.model import Settings, SettingsGroup
-from limen.server.settings.secret import Secret, SecretAddress
+from limen.server.settings.values import Secret, SecretAddress
 
 PREFIX = "LIMEN_"
 _FLAGS = {"store.url": "--store", "auth.checks": "--checks"}

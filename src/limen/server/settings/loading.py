@@ -132,13 +132,8 @@ def _contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
             f"{settings.workers} workers need a store that they share, got 'memory://'; "
             "use --store redis://host:6379, or one worker",
         )
-    listeners = {
-        "bind": settings.bind,
-        "grpc.bind": settings.grpc.bind,
-        "admin.bind": settings.admin.bind,
-    }
-    for (other, taken), (name, bind) in combinations(listeners.items(), 2):
-        if taken and bind and bind.overlaps(taken):
+    for (other, taken), (name, bind) in combinations(settings.listeners.items(), 2):
+        if bind.overlaps(taken):
             yield name, f"{bind} is already used by {other} = '{taken}'; choose another port"
     tls = {"tls.certificate": settings.tls.certificate, "tls.key": settings.tls.key}
     for name, path in tls.items():

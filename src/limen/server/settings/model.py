@@ -15,8 +15,7 @@ from limen.connect import is_shared
 from limen.http import AddressSettings, ClientAddresses, ProxyHeader
 from limen.model import OnError
 from limen.server.settings import values
-from limen.server.settings.bind import Bind
-from limen.server.settings.secret import Secret, SecretAddress
+from limen.server.settings.values import Bind, Secret, SecretAddress
 
 Checks = Literal["auto", "open", "token"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -236,6 +235,12 @@ class Settings(SettingsGroup):
     log: LogSettings = LogSettings()
     insight: InsightSettings = InsightSettings()
     alerts: AlertSettings = AlertSettings()
+
+    @property
+    def listeners(self) -> dict[str, Bind]:
+        """The addresses of the listeners that are on, by the names of their settings."""
+        each = {"bind": self.bind, "grpc.bind": self.grpc.bind, "admin.bind": self.admin.bind}
+        return {name: place for name, place in each.items() if place is not None}
 
     @property
     def is_loopback(self) -> bool:

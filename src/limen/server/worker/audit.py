@@ -1,7 +1,7 @@
 """The audit of the kill switch: rows that are written behind the response, one at a time.
 
-The kill switch takes effect without the database. Its audit rows wait in a queue, and one task
-writes them in their order, so that a slow database holds one connection. A row is tried again until
+The kill switch takes effect without the database. Its audit rows wait in a queue, and are
+written in their order, so that a slow database holds one connection. A row is tried again until
 it is written; after a connection that broke during the commit it can be in the audit twice. A row
 that is given up is logged.
 """
@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -45,24 +44,19 @@ def pending_row(subject: str, actor: str, comment: str) -> PendingRow:
     )
 
 
-class NoteWrite(Protocol):
-    """A function that notes whether the database took a write."""
-
-    def __call__(self, *, succeeded: bool) -> None:
-        """Note one attempt."""
-
-
 class AuditWriter:
-    """The queue of rows, and the one task of the process that writes them."""
+    """The rows that wait, and the tasks that write them one after the other."""
 
-    def __init__(self, books: SqlStore, note_write: NoteWrite, max_rows: int = MAX_ROWS) -> None:
-        """Start nothing yet. `note_write` is called after each attempt."""
+    def __init__(
+        self, books: SqlStore, note_write: Callable[..., object], max_rows: int = MAX_ROWS
+    ) -> None:
+        """Start nothing yet. `note_write(succeeded=...)` is called after each attempt."""
         self._books = books
         self._note_write = note_write
         self._max_rows = max_rows
-        self._rows: deque[tuple[PendingRow, asyncio.Future[bool]]] = deque()
-        """The first row is the one that is being written."""
-        self._task: asyncio.Task[None] | None = None
+        self._rows: dict[asyncio.Task[bool], PendingRow] = {}
+        self._lock = asyncio.Lock()
+        """Held while a row is written; tasks get it in the order in which they ask for it."""
 
     async def write(self, row: PendingRow, wait_s: float) -> bool:
         """Queue a row; return whether it was written within `wait_s` seconds.
@@ -72,36 +66,32 @@ class AuditWriter:
         if len(self._rows) >= self._max_rows:
             _log_dropped(row, f"{self._max_rows:,} rows are waiting already")
             return False
-        written = asyncio.get_running_loop().create_future()
-        self._rows.append((row, written))
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._write_all())
-        await asyncio.wait([written], timeout=wait_s)
-        return written.done() and written.result()
+        task = asyncio.create_task(self._write(row))
+        self._rows[task] = row
+        task.add_done_callback(self._rows.pop)
+        await asyncio.wait([task], timeout=wait_s)
+        return task.done() and not task.cancelled() and task.result()
 
     async def close(self) -> None:
         """Write the rows that wait, for 2 seconds at most; log those that are left."""
         try:
-            if self._task is not None:
-                await asyncio.wait([self._task], timeout=_CLOSE_S)
+            if self._rows:
+                await asyncio.wait(list(self._rows), timeout=_CLOSE_S)
         finally:
-            # Logged before the task ends: a transaction of SQLite ends only with its lock timeout.
-            for row, _ in self._rows:
-                _log_dropped(row, "the service stops, and has no confirmation from the database")
-            self._rows.clear()
-            if self._task is not None:
-                self._task.cancel()
-                await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _write_all(self) -> None:
-        while self._rows:
-            row, written = self._rows[0]
-            is_written = await self._write(row)
-            self._rows.popleft()
-            written.set_result(is_written)
+            tasks = list(self._rows)
+            # Logged before the tasks end: a transaction of SQLite ends only with its lock timeout.
+            for task in tasks:
+                reason = "the service stops, and has no confirmation from the database"
+                _log_dropped(self._rows[task], reason)
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _write(self, row: PendingRow) -> bool:
         """Write a row, however long the database is away. Return False for a row given up."""
+        async with self._lock:
+            return await self._write_now(row)
+
+    async def _write_now(self, row: PendingRow) -> bool:
         has_failed = False
         while True:
             try:

@@ -274,10 +274,15 @@ class Service:
         await asyncio.gather(self._look_at_books(), self._look_at_store())
 
     async def _look_at_books(self) -> None:
-        obstacle = self.books.obstacle
+        before = self.books.obstacle
         await self.access.refresh(self.books)
-        if self.books.obstacle != obstacle:
-            self._log_obstacle()
+        obstacle = self.books.obstacle
+        if obstacle == before:
+            return
+        if obstacle is None:
+            _logger.info("the database accepts changes again")
+        else:
+            _logger.warning("the database accepts no changes: %s", obstacle.reason)
 
     async def _look_at_store(self) -> None:
         try:
@@ -287,13 +292,6 @@ class Service:
             if not self._is_store_away:
                 _logger.warning("the store is away: %s", error)
             self._is_store_away = True
-
-    def _log_obstacle(self) -> None:
-        obstacle = self.books.obstacle
-        if obstacle is None:
-            _logger.info("the database accepts changes again")
-        else:
-            _logger.warning("the database accepts no changes: %s", obstacle.reason)
 
     async def _probe_writes(self) -> None:
         with contextlib.suppress(StoreError):

@@ -150,9 +150,11 @@ class Place:
         settings = self._settings
         if any(self.fixed_tokens().values()):
             return
-        decisions = () if settings.checks_are_open else (settings.bind, settings.grpc.bind)
-        listeners = (*decisions, settings.admin.bind)
-        exposed = [bind for bind in listeners if bind is not None and not bind.is_loopback]
+        exposed = [
+            bind
+            for name, bind in settings.listeners.items()
+            if not bind.is_loopback and (name == "admin.bind" or not settings.checks_are_open)
+        ]
         if not exposed or any(token.revoked_at is None for token in await books.tokens()):
             return
         raise ConfigurationError(

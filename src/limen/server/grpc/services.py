@@ -1,19 +1,45 @@
-"""Reflection as gRPC has it: what services there are, and their messages; for grpcurl and the like.
+"""The services that every gRPC server has: health (`grpc.health.v1`) and reflection.
 
-The two versions differ in nothing but their names.
+Health says whether a service can be asked. Reflection, in two versions that differ in their names
+only, lists services and messages for grpcurl and similar clients.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
-from limen.server.grpc.calls import Call, Code, Methods, Streamed
+from limen.server.grpc.calls import Call, Code, Failed, Methods, Streamed, Unary
 from limen.server.grpc.schema import File, Schema, decoded
 
-_PACKAGES = ("grpc.reflection.v1", "grpc.reflection.v1alpha")
-_NAME = "ServerReflection"
-_KINDS = {
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
+_HEALTH = "grpc.health.v1"
+_LOOK_S = 0.5
+_HEALTH_FILE = File(
+    "grpc/health/v1/health.proto",
+    _HEALTH,
+    {
+        "HealthCheckRequest": "string service = 1;",
+        "HealthCheckResponse": "HealthCheckResponse.ServingStatus status = 1;",
+        "HealthCheckResponse.ServingStatus": (
+            "UNKNOWN",
+            "SERVING",
+            "NOT_SERVING",
+            "SERVICE_UNKNOWN",
+        ),
+    },
+    service=(
+        "Health",
+        """
+        Check(HealthCheckRequest) returns (HealthCheckResponse);
+        Watch(HealthCheckRequest) returns (stream HealthCheckResponse);
+        """,
+    ),
+)
+_REFLECTION_PACKAGES = ("grpc.reflection.v1", "grpc.reflection.v1alpha")
+_METHOD = "ServerReflectionInfo"
+_MESSAGES = {
     "ServerReflectionRequest": """
         string host = 1;
         string file_by_filename = 3;
@@ -39,24 +65,77 @@ _KINDS = {
 }
 
 
+class Health:
+    """Tells whether the services of a schema can be asked: all of them or none.
+
+    `aliases` are other names that clients may ask for.
+    """
+
+    def __init__(
+        self, schema: Schema, is_ready: Callable[[], bool], aliases: Iterable[str] = ()
+    ) -> None:
+        schema.add(_HEALTH_FILE)
+        self._services = schema.services
+        self._aliases = frozenset(aliases)
+        self._is_ready = is_ready
+        self._request: Any = schema.message(f"{_HEALTH}.HealthCheckRequest")
+        self._response: Any = schema.message(f"{_HEALTH}.HealthCheckResponse")
+
+    @property
+    def methods(self) -> Methods:
+        """What can be called."""
+        return {
+            b"/grpc.health.v1.Health/Check": Unary(self._check),
+            b"/grpc.health.v1.Health/Watch": Streamed(self._watch),
+        }
+
+    async def _check(self, raw: bytes, call: Call) -> bytes:
+        status = self._status(raw)
+        if status == SERVICE_UNKNOWN:
+            raise Failed(Code.NOT_FOUND, "there is no such service; reflection lists them")
+        return self._told(status)
+
+    async def _watch(self, messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[bytes]:
+        async for raw in messages:
+            last = None
+            while True:
+                status = self._status(raw)
+                if status != last:
+                    last = status
+                    yield self._told(status)
+                await asyncio.sleep(_LOOK_S)
+
+    def _status(self, raw: bytes) -> int:
+        service = decoded(self._request, raw).service
+        if service and service not in self._services and service not in self._aliases:
+            return SERVICE_UNKNOWN
+        return SERVING if self._is_ready() else NOT_SERVING
+
+    def _told(self, status: int) -> bytes:
+        found: bytes = self._response(status=status).SerializeToString()
+        return found
+
+
 class Reflection:
     """Tells of the services of a schema, and of itself."""
 
     def __init__(self, schema: Schema) -> None:
-        for package in _PACKAGES:
-            methods = f"{_NAME}Info(stream {_NAME}Request) returns (stream {_NAME}Response);"
+        for package in _REFLECTION_PACKAGES:
+            request, response = "ServerReflectionRequest", "ServerReflectionResponse"
+            method = f"{_METHOD}(stream {request}) returns (stream {response});"
             path = f"{package.replace('.', '/')}/reflection.proto"
-            schema.add(File(path, package, _KINDS, service=(_NAME, methods)))
+            schema.add(File(path, package, _MESSAGES, service=("ServerReflection", method)))
         self._schema = schema
         # The bytes are the same in both versions.
-        self._request: Any = schema.message(f"{_PACKAGES[0]}.ServerReflectionRequest")
-        self._response: Any = schema.message(f"{_PACKAGES[0]}.ServerReflectionResponse")
+        self._request: Any = schema.message(f"{_REFLECTION_PACKAGES[0]}.ServerReflectionRequest")
+        self._response: Any = schema.message(f"{_REFLECTION_PACKAGES[0]}.ServerReflectionResponse")
 
     @property
     def methods(self) -> Methods:
         """What can be called."""
         told = Streamed(self._tell)
-        return {f"/{package}.{_NAME}/{_NAME}Info".encode(): told for package in _PACKAGES}
+        packages = _REFLECTION_PACKAGES
+        return {f"/{each}.ServerReflection/{_METHOD}".encode(): told for each in packages}
 
     async def _tell(self, messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[bytes]:
         async for raw in messages:
