@@ -6,7 +6,7 @@ import hashlib
 import json
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct
 
@@ -133,6 +133,14 @@ def valid_comment(comment: str) -> str:
 def valid_subject(subject: str) -> str:
     """Return what an act is about, or raise `InvalidInput`."""
     return valid_text("subject", subject, MAX_SUBJECT, meaning="what the act is about")
+
+
+def valid_action(action: RecordedAction) -> RecordedAction:
+    """Return an action that is told to the books, or raise `InvalidInput`."""
+    if action not in get_args(RecordedAction):
+        expected = " or ".join(get_args(RecordedAction))
+        raise InvalidInput(f"action must be {expected}, got {shown(action)}")
+    return action
 
 
 def valid_version(name: str, value: int, lowest: int = 1) -> int:

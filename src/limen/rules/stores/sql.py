@@ -21,6 +21,7 @@ from limen.rules.stores.records import (
     RecordedAction,
     StoredRuleSet,
     copied,
+    valid_action,
     valid_subject,
     valid_version,
 )
@@ -267,6 +268,7 @@ class SqlStore:
         `subject` says what it was done to: `rule search-per-user, user=42`. `at` is the time of the
         act, with a time zone; None is now. Rows are in the order in which they are written.
         """
+        valid_action(action)
         valid_subject(subject)
         what = ledger.act(author, comment, at)
         await self._write(lambda books: books.record(action, what, subject=subject))
