@@ -118,11 +118,12 @@ class ConnectionPool(Generic[C]):
             self._open_if_needed()
         try:
             deadline.wait(waiter.gate)
-        finally:
-            with self._lock:
-                result = waiter.result
-                if result is None and waiter in self._waiting:
-                    self._waiting.remove(waiter)
+        except BaseException:  # of a signal handler, or a time-out of gevent
+            result = self._leave(waiter)
+            if result is not None and not isinstance(result, Exception):
+                self.put_back(result)
+            raise
+        result = self._leave(waiter)
         if result is None:
             raise NotConnected(self._late())
         if isinstance(result, Exception):
@@ -152,6 +153,13 @@ class ConnectionPool(Generic[C]):
         with self._lock:
             self._connections.discard(connection)
             self._open_if_needed()
+
+    def _leave(self, waiter: _Waiter[C]) -> C | Exception | None:
+        """Stop waiting; return the result, if there is one."""
+        with self._lock:
+            if waiter.result is None and waiter in self._waiting:
+                self._waiting.remove(waiter)
+            return waiter.result
 
     def _late(self) -> Exception:
         """Return why there was no connection in time, and report it if the server is slow."""

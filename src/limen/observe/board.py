@@ -16,7 +16,7 @@ from limen.connect import Target
 from limen.observe.recent import MAX_BYTES as MAX_SEEN_BYTES
 
 if TYPE_CHECKING:
-    from limen.backends.redis.aio_connection import Words
+    from limen.backends.redis.link import Words
 
 KEPT = 60
 """How many slices of a length are kept: those of 5 s for 5 minutes, those of 60 s for an hour."""

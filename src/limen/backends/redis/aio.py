@@ -13,10 +13,10 @@ from msgspec import Struct
 from limen._internal.deadline import ActiveClock
 from limen.backends import Change, Fault, Prepared, Vitals
 from limen.backends.redis import route, script
-from limen.backends.redis.aio_connection import AsyncRedisConnection
 from limen.backends.redis.aio_lane import Lane
 from limen.backends.redis.batch import Again, Request
 from limen.backends.redis.flows import RedisFlows
+from limen.backends.redis.link import AsyncRedisConnection
 from limen.backends.redis.protocol import fault_of
 from limen.backends.sampled import SampledLog
 from limen.connect import Address, Opened, Target, open_stream

@@ -1,7 +1,7 @@
-"""One connection to the server that owns some keys, for all that is no decision. Knows no rules.
+"""A connection to Redis for asyncio, and `Link`: one to the server that owns some keys.
 
-On its own, behind sentinels or in a cluster: all keys that go through one link have the same hash
-tag, so in a cluster too there is one owner, and a redirection tells who.
+A link is for all that is no decision. It knows no rules. All keys that go through one link have the
+same hash tag, so in a cluster, too, they have one owner, and a redirection names it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,53 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from limen.backends.redis.aio_connection import AsyncRedisConnection, Words
-from limen.backends.redis.protocol import ServerError, fault_of
+from limen.backends.redis.protocol import (
+    NO_REPLY,
+    ServerError,
+    fault_of,
+    new_reader,
+    pack_command,
+)
 from limen.backends.redis.route import find_primary
-from limen.connect import Address, Target, open_stream
+from limen.connect import Address, Opened, Target, open_stream
 from limen.errors import StoreError
 from limen.flow import run_async
 
+Words = tuple[str | bytes, ...]
+"""A command and its arguments."""
+_CHUNK = 65_536
 _MAX_MOVES = 3
+
+
+class AsyncRedisConnection:
+    """An open connection. For one task at a time."""
+
+    def __init__(self, opened: Opened) -> None:
+        self.opened: Opened = opened
+        self._reader = new_reader()
+
+    def send(self, *commands: Words) -> None:
+        """Write commands; each has one reply."""
+        self.opened[1].write(b"".join([pack_command(command) for command in commands]))
+
+    async def receive(self) -> Any:
+        """Return the next reply; an error of the server is a value."""
+        while (reply := self._reader.gets()) is NO_REPLY:
+            data = await self.opened[0].read(_CHUNK)
+            if not data:
+                raise ConnectionError("the server closed the connection")
+            self._reader.feed(data)
+        return reply
+
+    async def ask(self, *command: str, seconds: float) -> Any:
+        """Send one command and return its reply. Raises `TimeoutError`."""
+        async with asyncio.timeout(seconds):
+            self.send(command)
+            return await self.receive()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.opened[1].close()
 
 
 class Link:
