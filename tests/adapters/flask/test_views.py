@@ -348,6 +348,17 @@ class TestBlueprints:
         with serving(app) as client:
             assert statuses(client, 3, "/strict") == [200, 200, 429]
 
+    def test_each_extension_asks_about_its_own_limits_of_a_shared_blueprint(self) -> None:
+        shop = Blueprint("shop", __name__)
+        shop.add_url_rule("/item", view_func=lambda: "item", endpoint="item")
+        (first, limits), (second, other) = limited(), limited()
+        limits.limit("1/hour")(shop)
+        other.limit("2/hour")(shop)
+        for app, allowed in ((first, 1), (second, 2)):
+            app.register_blueprint(shop)
+            with serving(app) as client:
+                assert statuses(client, 3, "/item").count(200) == allowed
+
     def test_one_that_is_exempt_has_its_own_limits_alone(self) -> None:
         app, limits = limited("1/hour", per_route=["1/day"])
         outer, inner = Blueprint("outer", __name__), Blueprint("inner", __name__)
