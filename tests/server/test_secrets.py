@@ -22,6 +22,9 @@ from urllib.parse import quote
 import pytest
 
 from limen.rules.stores.sql import SqlStore
+from limen.server.grpc.calls import Call
+from limen.server.grpc.stream import Stream
+from limen.server.http import Request as HttpRequest
 from limen.server.process.control_plane import control_plane
 from limen.server.process.data_plane import DataPlane
 from limen.server.process.logs import JsonLines, TextLines
@@ -411,3 +414,13 @@ def test_a_line_of_the_log_masks_what_others_put_in_it(lines: logging.Formatter)
     line = lines.format(record)
     assert REDIS not in line
     assert line.count("redis://joe:***@") == 3
+
+
+def test_the_repr_of_a_request_shows_no_secret() -> None:
+    peer: Any = None
+    headers = [(b"authorization", f"Bearer {CHECK}".encode())]
+    one = HttpRequest("GET", b"/v1/slots/x", f"/v1/slots/{SIGNS}", b"", headers, peer)
+    one.body = ADMIN.encode()
+    assert repr(one) == "<Request : GET>"
+    call = Call(None, None, f"Bearer {CHECK}", b"")
+    assert repr(Stream(call, 0.0, 0)) == "<Stream: received 0 bytes>"

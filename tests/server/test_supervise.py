@@ -17,7 +17,7 @@ import pytest
 from limen.errors import ConfigurationError
 from limen.server.process.listen import bind
 from limen.server.process.main import run
-from limen.server.process.supervisor import WORKER, Parent, parent, supervise
+from limen.server.process.supervisor import INHERITED, Parent, parent, supervise
 from limen.server.settings import load
 from tests.server.processes import Process, is_worker, process
 from tests.server.raw import Raw, request
@@ -258,10 +258,10 @@ def test_a_process_without_a_parent_has_none(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_variable_of_workers_that_names_no_sockets_is_an_error(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(WORKER, text)
+    monkeypatch.setenv(INHERITED, text)
     with pytest.raises(ConfigurationError, match="names no open sockets"):
         parent()
-    assert WORKER not in os.environ
+    assert INHERITED not in os.environ
 
 
 @pytest.mark.parametrize(

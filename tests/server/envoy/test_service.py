@@ -15,7 +15,8 @@ from msgspec import structs
 
 from limen.model import AlgorithmName
 from limen.server.envoy.schema import SHOULD_RATE_LIMIT, RateLimitResponse
-from limen.server.grpc import Call, Code, Failed, GrpcLimits, Unary
+from limen.server.grpc.calls import Call, Code, Failed, Unary
+from limen.server.grpc.connection import GrpcLimits
 from limen.server.http import Request
 from limen.server.http.exchange import Rejected
 from limen.server.process.grpc_methods import methods_of

@@ -20,7 +20,8 @@ with atheris.instrument_imports(include=["limen.server.grpc", "limen.server.envo
     from limen.server.envoy.question import decoded
     from limen.server.envoy.schema import SHOULD_RATE_LIMIT, RateLimitResponse, envoy_schema
     from limen.server.envoy.service import RateLimits
-    from limen.server.grpc import Call, Code, Failed, GrpcLimits, Methods, Unary
+    from limen.server.grpc.calls import Call, Code, Failed, Methods, Unary
+    from limen.server.grpc.connection import GrpcLimits
     from limen.server.grpc.schema import Schema
     from limen.server.grpc.services import Health, Reflection
 

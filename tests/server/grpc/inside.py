@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from limen.server.grpc import GrpcConnections, GrpcLimits, Methods
+from limen.server.grpc.calls import Methods
+from limen.server.grpc.connection import GrpcConnections, GrpcLimits
 from tests.server.grpc.wire import Transcript
 
 

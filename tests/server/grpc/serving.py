@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import uvloop
 from msgspec import structs
 
-from limen.server.grpc import Call, Code, Failed, GrpcConnections, GrpcLimits, Streamed, Unary
+from limen.server.grpc.calls import Call, Code, Failed, Streamed, Unary
+from limen.server.grpc.connection import GrpcConnections, GrpcLimits
 from limen.server.grpc.schema import Schema
 from limen.server.grpc.services import Health, Reflection
 

@@ -24,8 +24,7 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from limen.server.grpc import GrpcConnections
-from limen.server.grpc.connection import Connection
+from limen.server.grpc.connection import Connection, GrpcConnections
 from tests.server.grpc.inside import Pipe
 from tests.server.grpc.serving import PATIENT, Methods, Served
 from tests.server.grpc.wire import (

@@ -98,14 +98,11 @@ def template_of(applied: Sequence[Applied]) -> ResponseTemplate:
 
 def template_of_own(checks: Sequence[Check]) -> ResponseTemplate:
     """Return the template of limits that the caller of `/v1` brings along."""
-    titles = tuple([title_of(check.limit) for check in checks])
+    own = [check.limit for check in checks]
     limits = [
-        LimitTemplate(
-            None, _name_of_own(check.limit), str(check.limit), check.limit.name, "enforce"
-        )
-        for check in checks
+        LimitTemplate(None, title_of(limit), str(limit), limit.name, "enforce") for limit in own
     ]
-    named = policies(titles, tuple([check.limit for check in checks]))
+    named = policies(tuple([limit.name for limit in limits]), tuple(own))
     return ResponseTemplate(tuple(limits), named, False)
 
 
@@ -115,10 +112,6 @@ def limits_of(applied: Applied) -> Sequence[Limit | Concurrency]:
     if len(limits) < applied.checks and rule.concurrency is not None:
         return (rule.concurrency, *limits)
     return limits[: applied.checks]
-
-
-def _name_of_own(limit: Limit | Concurrency) -> str:
-    return f"{limit.slots} at once" if isinstance(limit, Concurrency) else str(limit)
 
 
 def _of_rule(applied: Applied) -> Iterator[LimitTemplate]:

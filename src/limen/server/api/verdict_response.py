@@ -11,7 +11,7 @@ import msgspec
 from limen import wire
 from limen.engine import Verdict, part_without_limit
 from limen.http import HeaderStyle, Outcome, raw_headers
-from limen.model import UNCHARGED, Decision, Source
+from limen.model import UNCHARGED, Source
 from limen.server.api.receipts import Charged, Receipts
 from limen.server.api.response_templates import LimitTemplate, ResponseTemplate
 from limen.server.http import Headers
@@ -49,7 +49,18 @@ def verdict_message(
         )
         if part.stamp_us != UNCHARGED:
             charged_by = part.source
-            charged.append(_charged(part, limit))
+            charged.append(
+                (
+                    limit.text,
+                    limit.counted_as,
+                    part.key,
+                    part.cost,
+                    part.subject,
+                    part.stamp_us,
+                    limit.attribute,
+                    limit.is_asked,
+                )
+            )
     return wire.Verdict(
         verdict.allowed,
         verdict.rule,
@@ -78,19 +89,6 @@ def rate_limit_headers(
         results = tuple([part for part in results if part.enforce])
     outcome = Outcome(verdict.allowed, verdict.retry_after, results, template.policies)
     return raw_headers(outcome, styles, now)
-
-
-def _charged(part: Decision, limit: LimitTemplate) -> Charged:
-    return (
-        limit.text,
-        limit.counted_as,
-        part.key,
-        part.cost,
-        part.subject,
-        part.stamp_us,
-        limit.attribute,
-        limit.is_asked,
-    )
 
 
 def _uncounted(limit: LimitTemplate, verdict: Verdict) -> wire.Part:

@@ -64,23 +64,20 @@ class Pages:
         root = resources.files("limen.server.dashboard") / "static"
         self._files = {f"{PREFIX}{path}": file for path, file in _files(root)}
 
-    def find(self, path: str) -> File | None:
-        """Return what is at a path: a file, or the page that draws all others."""
+    def response(self, path: str, if_none_match: bytes) -> Response | None:
+        """Return the file at a path, or 304 if the browser has it already; None if there is none.
+
+        Pages have no files of their own: app.js draws them in the index page.
+        """
         if path in ROUTES or path.startswith(_BELOW):
             path = _INDEX
-        return self._files.get(path)
-
-
-def file_response(file: File, if_none_match: bytes) -> Response:
-    """Return a file, or 304 if the browser has it already."""
-    headers = [_NO_CACHE, *SECURITY_HEADERS, (b"etag", file.tag)]
-    if _is_there(if_none_match, file.tag):
-        return Response(304, headers)
-    return Response(200, [*headers, (b"content-type", file.kind)], file.body)
-
-
-def _is_there(tags: bytes, tag: bytes) -> bool:
-    return tags.strip() == b"*" or tag in _TAG.findall(tags)
+        file = self._files.get(path)
+        if file is None:
+            return None
+        headers = [_NO_CACHE, *SECURITY_HEADERS, (b"etag", file.tag)]
+        if if_none_match.strip() == b"*" or file.tag in _TAG.findall(if_none_match):
+            return Response(304, headers)
+        return Response(200, [*headers, (b"content-type", file.kind)], file.body)
 
 
 def _files(folder: Traversable, path: str = "") -> Iterator[tuple[str, File]]:

@@ -5,18 +5,3 @@
 `services` has health and reflection, which every gRPC server offers.
 Knows nothing of limits on requests.
 """
-
-from limen.server.grpc.calls import Call, Code, Failed, Method, Methods, Streamed, Unary
-from limen.server.grpc.connection import GrpcConnections, GrpcLimits
-
-__all__ = [
-    "Call",
-    "Code",
-    "Failed",
-    "GrpcConnections",
-    "GrpcLimits",
-    "Method",
-    "Methods",
-    "Streamed",
-    "Unary",
-]

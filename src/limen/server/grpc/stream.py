@@ -38,6 +38,10 @@ class Stream(Struct, eq=False):
         if isinstance(self.call.method, Streamed):
             self._stirred = asyncio.Event()
 
+    def __repr__(self) -> str:
+        # Without the token and the messages.
+        return f"<Stream: received {self.received} bytes>"
+
     # One message.
 
     def take(self, data: bytes) -> None:

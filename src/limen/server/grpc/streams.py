@@ -120,23 +120,20 @@ class Streams:
         self.calm.idle()
         frames.expect(more > 0, "a window grows by nothing")
         before = self._sending.sent
-        if number:
-            self._widen_stream(number, more)
-        else:
+        if not number:
             self._sending.window += more
             _expect_window(self._sending.window)
             self._send_waiting()
+        else:
+            self._expect_begun(number)
+            stream = self._streams.get(number)
+            if stream is not None:
+                stream.window += more
+                _expect_window(stream.window)
+                if stream.waiting:
+                    self._send(number, stream)
         if self._sending.sent - before >= SMALL:
             self.calm.earn()
-
-    def _widen_stream(self, number: int, more: int) -> None:
-        self._expect_begun(number)
-        stream = self._streams.get(number)
-        if stream is not None:
-            stream.window += more
-            _expect_window(stream.window)
-            if stream.waiting:
-                self._send(number, stream)
 
     def resize(self, window: int) -> None:
         """Take another size of all windows but the common one; they may shrink below nothing."""
@@ -179,7 +176,7 @@ class Streams:
             _cancel(stream)
         self._streams.clear()
         # Nobody is told any more; and what holds itself would wait for the collector of garbage.
-        self._done = _tell_nobody
+        self._done = lambda: None
 
     # Calls.
 
@@ -300,10 +297,6 @@ class Streams:
         more = self.room.free(size)
         if more:
             self._sending.write(frames.window_update(0, more))
-
-
-def _tell_nobody() -> None:
-    pass
 
 
 def _expect_window(window: int) -> None:

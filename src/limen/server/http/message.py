@@ -49,6 +49,10 @@ class Request(Struct, eq=False):
             named = dict(reversed(self.headers))
         self.named = named
 
+    def __repr__(self) -> str:
+        # Without path, headers and body: they may contain secrets.
+        return f"<Request {self.id}: {self.method}>"
+
     def repeats(self, name: bytes) -> bool:
         """Return whether the header with this name, in lower case, was sent more than once."""
         if len(self.named) == len(self.headers):

@@ -55,11 +55,11 @@ def control_plane(service: Service) -> FastAPI:
         return asgi_response(health_response(service, request.url.path))
 
     async def page(request: Request) -> Response:
-        file = files.find(request.url.path)
-        if file is None:
-            raise HTTPException(404)
         known = request.headers.get("if-none-match", "")
-        return asgi_response(pages.file_response(file, known.encode("latin-1")))
+        response = files.response(request.url.path, known.encode("latin-1"))
+        if response is None:
+            raise HTTPException(404)
+        return asgi_response(response)
 
     routes = {"/metrics": metrics, **dict.fromkeys(HEALTH_PATHS, health)}
     routes |= dict.fromkeys((*pages.ROUTES, "/rules/{rule:path}", "/ui/{file:path}"), page)

@@ -7,7 +7,7 @@ from limen.errors import InvalidInput, InvalidLimit
 from limen.server.auth.tokens import admit
 from limen.server.envoy.answer import is_allowed
 from limen.server.envoy.schema import SHOULD_RATE_LIMIT, envoy_schema
-from limen.server.grpc import Call, Code, Failed, Methods, Unary
+from limen.server.grpc.calls import Call, Code, Failed, Methods, Unary
 from limen.server.grpc.services import Health, Reflection
 from limen.server.http.exchange import Rejected
 from limen.server.worker.container import Service

@@ -31,7 +31,9 @@ def bind(host: str, port: int) -> socket.socket:
     From now on the kernel lets clients connect; they wait until the app is ready. `::` takes IPv4
     as well. Raises `ConfigurationError`.
     """
-    host = host.removeprefix("[").removesuffix("]") or _any_address()
+    # On all addresses: of both kinds, if this host has both.
+    any_address = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+    host = host.removeprefix("[").removesuffix("]") or any_address
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError):
@@ -53,11 +55,6 @@ def bind(host: str, port: int) -> socket.socket:
         raise ConfigurationError(_reason(error, host, port)) from None
     listener.setblocking(False)
     return listener
-
-
-def _any_address() -> str:
-    """Return what stands for all addresses: of both kinds, where a host has both."""
-    return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
 
 
 def _reason(error: OSError, host: str, port: int) -> str:

@@ -27,7 +27,11 @@ class TextLines(logging.Formatter):
         said = record.getMessage().replace("\r", "\\r").replace("\n", "\\n")
         line = f"{at:%Y-%m-%d %H:%M:%S}Z {record.levelname.lower()}: {said}"
         more = " ".join(f"{name}={value}" for name, value in _extras(record).items())
-        return masked(_with_trace(self, record, f"{line} {more}" if more else line))
+        if more:
+            line = f"{line} {more}"
+        if record.exc_info:
+            line = f"{line}\n{self.formatException(record.exc_info)}"
+        return masked(line)
 
 
 class JsonLines(logging.Formatter):
@@ -60,9 +64,3 @@ def set_up(settings: LogSettings) -> None:
 
 def _extras(record: logging.LogRecord) -> dict[str, object]:
     return {name: value for name, value in record.__dict__.items() if name not in _PLAIN}
-
-
-def _with_trace(formatter: logging.Formatter, record: logging.LogRecord, line: str) -> str:
-    if not record.exc_info:
-        return line
-    return f"{line}\n{formatter.formatException(record.exc_info)}"

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from limen.errors import ConfigurationError
-from limen.server.grpc import GrpcConnections, GrpcLimits
+from limen.server.grpc.connection import GrpcConnections, GrpcLimits
 from limen.server.http import HttpConnections, HttpLimits
 from limen.server.insight.workers import gathering
 from limen.server.process import logs

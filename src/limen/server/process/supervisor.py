@@ -24,7 +24,7 @@ from msgspec import Struct
 from limen.errors import ConfigurationError, shown
 from limen.server.insight.workers import Gathering
 
-WORKER = "LIMEN_WORKER"
+INHERITED = "LIMEN_INHERITED"
 """The environment variable with what a worker inherits from its parent, as JSON."""
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 _STEADY_S = 10.0
@@ -64,7 +64,7 @@ def parent() -> Parent | None:
 
     The variable is removed from the environment: the children of a worker are no workers.
     """
-    text = os.environ.pop(WORKER, None)
+    text = os.environ.pop(INHERITED, None)
     if text is None:
         return None
     try:
@@ -73,7 +73,7 @@ def parent() -> Parent | None:
         line = socket.socket(fileno=inherited.line)
     except (msgspec.DecodeError, OSError):
         raise ConfigurationError(
-            f"{WORKER}={shown(text)} names no open sockets: it is set for workers, by their "
+            f"{INHERITED}={shown(text)} names no open sockets: it is set for workers, by their "
             "parent; unset it"
         ) from None
     folder = Path(inherited.folder) if inherited.folder else None
@@ -279,7 +279,7 @@ class _Supervisor:
         # on.
         return await asyncio.create_subprocess_exec(
             *self._command,
-            env={**os.environ, WORKER: msgspec.json.encode(inherited).decode()},
+            env={**os.environ, INHERITED: msgspec.json.encode(inherited).decode()},
             pass_fds=[*fds.values(), line.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
