@@ -22,7 +22,7 @@ from limen.model import NEVER_US, UNCHARGED, Limit, Reading
 _DAY_US = 86_400_000_000
 
 
-class Window(Struct, gc=False):
+class FixedWindowState(Struct, gc=False):
     """What is kept for one key."""
 
     limit: Limit

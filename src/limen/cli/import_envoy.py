@@ -8,7 +8,7 @@ from pathlib import Path
 from limen.cli import output, rules_file
 from limen.cli.arguments import refuse_address
 from limen.errors import ConfigurationError, InvalidInput, did_you_mean
-from limen.model.grammar import ALGORITHMS
+from limen.model import ALGORITHMS
 from limen.rules import text
 from limen.rules.envoy import import_files
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from limen.errors import InvalidLimit
-from limen.model import Limit, grammar
+from limen.model import ALGORITHMS, Limit, grammar
 from limen.rules import spec
 
-_MAX_ROLLING = 10_000
+_MAX_ROLLING = ALGORITHMS["rolling_window"].max_quota
 
 
 def _implies(terms: grammar.Terms, rule: spec.RuleSpec) -> bool:
     """Return whether the options of a limit belong to another algorithm than the rule's."""
+    algorithm = ALGORITHMS.get(rule.algorithm or "")
     if terms.burst is not None:
-        return rule.algorithm not in ("token_bucket", "leaky_bucket")
+        return algorithm is None or not algorithm.is_bucket
     if terms.min_interval_us is not None or terms.count_denied:
-        return rule.algorithm not in ("packed_window", "rolling_window")
+        return algorithm is None or not algorithm.is_exact
     return False
 
 
