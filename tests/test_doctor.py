@@ -24,9 +24,9 @@ from limen.backends.redis import script
 from limen.cli import main
 from limen.connect import parse
 from limen.connect.address import Kind
-from limen.doctor import collect, examine, judgement, rights, server, topology
-from limen.doctor.facts import Facts, Node, Trouble, Watch
-from limen.doctor.finding import Finding, Status, across
+from limen.doctor import checks, examine, judgement, probe, rights
+from limen.doctor.checks import Finding, Status, across
+from limen.doctor.facts import Facts, Node, SentinelView, ServerProblem
 from limen.model import ALGORITHMS
 from tests import servers
 from tests.server.product import product
@@ -38,7 +38,7 @@ BINARIES = {name: servers.binaries()[name] for name in ("valkey", "redis-6.2")}
 CERTIFICATE = Path(__file__).parent / "server" / "tls" / "one.crt"
 PASSWORD = "hunter2:s3cret"
 NEEDED = tuple(rights.needed_commands("single", 0))
-SINGLE = Facts("single", "redis://h:1", "limen", NEEDED, nodes=(Node("h:1"),))
+SINGLE = Facts(parse("redis://h:1"), "limen", NEEDED, nodes=(Node("h:1"),))
 
 
 class Ran(NamedTuple):
@@ -80,8 +80,8 @@ def doctor(
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that runs many tests at once must not look like a server that hangs."""
-    monkeypatch.setattr(collect, "_STEP_S", 20.0)
-    monkeypatch.setattr(collect, "_TOTAL_S", 60.0)
+    monkeypatch.setattr(probe, "_STEP_S", 20.0)
+    monkeypatch.setattr(probe, "_TOTAL_S", 60.0)
 
 
 @pytest.fixture(scope="module", params=BINARIES)
@@ -356,7 +356,7 @@ def test_each_command_of_the_line_is_missed_when_it_is_left_out(
     needed = rights.needed_commands("single", 0, role)
     for missing in needed:
         do(port, typed(rights.acl_line("limen", [name for name in needed if name != missing])))
-        facts = collect.collect(parse(as_limen(port)), "limen", role)
+        facts = probe.collect(parse(as_limen(port)), "limen", role)
         assert list(facts.nodes[0].refused) == [missing]
         assert judgement.judge(facts)[2].status != "ok"
 
@@ -365,14 +365,14 @@ def test_a_channel_that_is_closed_is_granted_with_its_commands(port: int) -> Non
     needed = rights.needed_commands("single", 0, "service")
     do(port, "FLUSHALL")
     do(port, typed(rights.acl_line("limen", needed)).replace("&limen:{rules}news", "&other"))
-    facts = collect.collect(parse(as_limen(port)), "limen", "service")
+    facts = probe.collect(parse(as_limen(port)), "limen", "service")
     assert list(facts.nodes[0].refused) == ["PUBLISH", "SUBSCRIBE"]
     finding = judgement.rights(facts)
     assert "may not run PUBLISH, SUBSCRIBE" in finding.found
     grant = finding.advice.splitlines()[1]
     assert grant == "ACL SETUSER limen ~limen:* &limen:{rules}news +publish +subscribe"
     do(port, grant)
-    facts = collect.collect(parse(as_limen(port)), "limen", "service")
+    facts = probe.collect(parse(as_limen(port)), "limen", "service")
     assert judgement.rights(facts).status == "ok"
     assert do(port, "DBSIZE") == 0
 
@@ -382,13 +382,14 @@ def test_trying_the_rights_changes_nothing(port: int) -> None:
     # Without TIME nothing can be decided, so the rights are all that is tried.
     do(port, typed(rights.acl_line("limen", [name for name in NEEDED if name != "TIME"])))
     before = do(port, "INFO persistence")["rdb_changes_since_last_save"]
-    facts = collect.collect(parse(as_limen(port)), "limen")
+    facts = probe.collect(parse(as_limen(port)), "limen")
     assert not facts.nodes[0].decided
     assert do(port, "INFO persistence")["rdb_changes_since_last_save"] == before
 
 
 def rights_with(refused: dict[str, str], user: str = "app") -> Finding:
-    facts = structs.replace(SINGLE, user=user, nodes=(Node("h:1", refused=refused),))
+    target = parse("redis://h:1" if user == "default" else f"redis://{user}:x@h:1")
+    facts = structs.replace(SINGLE, target=target, nodes=(Node("h:1", refused=refused),))
     return judgement.rights(facts)
 
 
@@ -435,13 +436,13 @@ def test_a_command_the_server_does_not_have_is_not_a_matter_of_rights() -> None:
 
 
 def test_connections_warn_when_the_server_accepts_fewer() -> None:
-    told = {"maxclients": "10000"}
-    assert server.connections(told, 10_000).status == "ok"
-    finding = server.connections(told, 10_016)
+    node = Node("h:1", {"maxclients": "10000"})
+    assert checks.connections(node, 10_000).status == "ok"
+    finding = checks.connections(node, 10_016)
     assert finding.status == "warn"
     assert finding.found.startswith("limiters may open 10,016 connections")
     assert "CONFIG SET maxclients 20032" in finding.advice
-    assert server.connections({}, 16).status == "skip"
+    assert checks.connections(Node("h:1"), 16).status == "skip"
 
 
 @pytest.mark.parametrize(
@@ -459,7 +460,7 @@ def test_connections_warn_when_the_server_accepts_fewer() -> None:
 def test_eviction_warns_where_limits_may_be_reset(
     told: dict[str, str], status: Status, found: str
 ) -> None:
-    finding = server.eviction(told)
+    finding = checks.eviction(Node("h:1", told))
     assert finding.status == status
     assert found in finding.found
     assert (status == "warn") == ("CONFIG SET maxmemory-policy noeviction" in finding.advice)
@@ -479,7 +480,7 @@ def test_eviction_warns_where_limits_may_be_reset(
 def test_persistence_says_what_a_restart_forgets(
     told: dict[str, str], status: Status, found: str
 ) -> None:
-    finding = server.persistence(told)
+    finding = checks.persistence(Node("h:1", told))
     assert finding.status == status
     assert found in finding.found
     assert (status == "warn") == ("a day or a month" in finding.advice)
@@ -498,10 +499,10 @@ def test_persistence_says_what_a_restart_forgets(
 def test_a_clock_apart_is_told_and_never_wrong(
     ahead_s: float | None, status: Status, found: str
 ) -> None:
-    finding = server.clock([Node("a", ahead_s=0.1), Node("b", ahead_s=ahead_s)])
+    finding = checks.clock([Node("a", ahead_s=0.1), Node("b", ahead_s=ahead_s)])
     if ahead_s is None:
         assert finding.status == "ok"
-        finding = server.clock([Node("a")])
+        finding = checks.clock([Node("a")])
     assert finding.status == status
     assert found in finding.found
 
@@ -519,13 +520,13 @@ def test_a_clock_apart_is_told_and_never_wrong(
 def test_latency_warns_above_half_the_deadline(
     times_ms: list[float], status: Status, found: str
 ) -> None:
-    finding = judgement.latency(times_ms)
+    finding = checks.latency(times_ms)
     assert finding.status == status
     assert found in finding.found
 
 
 def test_latency_advises_a_deadline_above_what_was_measured() -> None:
-    assert judgement.latency([80.0]).advice.endswith("deadline=0.2")
+    assert checks.latency([80.0]).advice.endswith("deadline=0.2")
 
 
 @pytest.mark.parametrize(
@@ -541,7 +542,7 @@ def test_every_slot_must_be_served(
     nodes: Sequence[tuple[int, str]], status: Status, found: str
 ) -> None:
     told = [{"cluster_state": state} if state else {} for _, state in nodes]
-    finding = topology.slots(
+    finding = checks.slots(
         [Node("h:1", told[index], slots=count) for index, (count, _) in enumerate(nodes)]
     )
     assert finding.status == status
@@ -554,7 +555,7 @@ def test_every_slot_must_be_served(
 )
 def test_full_coverage_is_warned_of(values: list[str | None], status: Status) -> None:
     name = "cluster-require-full-coverage"
-    finding = topology.coverage([Node("h:1", {name: value} if value else {}) for value in values])
+    finding = checks.coverage([Node("h:1", {name: value} if value else {}) for value in values])
     assert finding.status == status
     assert (status == "warn") == (f"CONFIG SET {name} no" in finding.advice)
 
@@ -571,24 +572,24 @@ def test_a_master_without_replica_is_warned_of(
     counts: list[int], status: Status, found: str
 ) -> None:
     nodes = [Node(f"h:{index}", replicas=count) for index, count in enumerate(counts)]
-    finding = topology.replicas(nodes)
+    finding = checks.replicas(nodes)
     assert finding.status == status
     assert found in finding.found
 
 
 @pytest.mark.parametrize(
-    ("watch", "status", "advice"),
+    ("view", "status", "advice"),
     [
-        (Watch({"a": "p", "b": "p", "c": "p"}, (), 3), "ok", ""),
-        (Watch({"a": "p", "b": "p", "c": "p"}, ()), "ok", ""),
-        (Watch({"a": "p", "b": "q"}, (), 3), "warn", "a failover may be going on"),
-        (Watch({"a": "p"}, ("b", "c"), 3), "warn", "start b, c"),
-        (Watch({"a": "p"}, (), 1), "warn", "run 3 or more"),
-        (Watch({"a": "p"}, (), 5), "warn", "name more in the URL"),
+        (SentinelView({"a": "p", "b": "p", "c": "p"}, (), 3), "ok", ""),
+        (SentinelView({"a": "p", "b": "p", "c": "p"}, ()), "ok", ""),
+        (SentinelView({"a": "p", "b": "q"}, (), 3), "warn", "a failover may be going on"),
+        (SentinelView({"a": "p"}, ("b", "c"), 3), "warn", "start b, c"),
+        (SentinelView({"a": "p"}, (), 1), "warn", "run 3 or more"),
+        (SentinelView({"a": "p"}, (), 5), "warn", "name more in the URL"),
     ],
 )
-def test_sentinels_are_counted(watch: Watch, status: Status, advice: str) -> None:
-    finding = topology.sentinels(watch)
+def test_sentinels_are_counted(view: SentinelView, status: Status, advice: str) -> None:
+    finding = checks.sentinels(view)
     assert finding.status == status
     assert advice in finding.advice
 
@@ -602,7 +603,7 @@ def test_sentinels_are_counted(watch: Watch, status: Status, advice: str) -> Non
     ],
 )
 def test_a_quorum_must_be_within_reach(reply: str, status: Status) -> None:
-    assert topology.quorum(reply).status == status
+    assert checks.quorum(reply).status == status
 
 
 @pytest.mark.parametrize(
@@ -614,7 +615,7 @@ def test_a_quorum_must_be_within_reach(reply: str, status: Status) -> None:
     ],
 )
 def test_a_primary_that_never_stops_is_warned_of(told: dict[str, str], status: Status) -> None:
-    assert topology.lag(told).status == status
+    assert checks.lag(Node("h:1", told)).status == status
 
 
 def test_the_gravest_finding_speaks_for_all_nodes() -> None:
@@ -643,109 +644,98 @@ def test_a_server_is_called_what_it_calls_itself(told: dict[str, str], name: str
 
 
 @pytest.mark.parametrize(
-    ("kind", "url", "trouble", "check", "advice"),
+    ("url", "problem", "check", "advice"),
     [
-        ("single", "redis://h:1", Trouble("h:1", "connection", "refused"), "reachable", "start"),
-        ("single", "redis://h:1", Trouble("h:1", "protocol", "got H"), "reachable", "no Redis"),
-        ("single", "rediss://h:1", Trouble("h:1", "tls", "wrong"), "reachable", "write redis://"),
-        ("single", "rediss://h:1", Trouble("h:1", "timeout", ""), "reachable", "write redis://"),
-        ("single", "redis://h:1", Trouble("h:1", "timeout", ""), "reachable", "hangs"),
-        ("single", "redis://h:1", Trouble("h:1", "rights", "NOAUTH"), "login", "put the password"),
-        ("single", "redis://h:1", Trouble("h:1", "rights", "bad"), "login", "check user"),
+        ("redis://h:1", ServerProblem("h:1", "connection", "refused"), "reachable", "start"),
+        ("redis://h:1", ServerProblem("h:1", "protocol", "got H"), "reachable", "no Redis"),
+        ("rediss://h:1", ServerProblem("h:1", "tls", "wrong"), "reachable", "write redis://"),
+        ("rediss://h:1", ServerProblem("h:1", "timeout", ""), "reachable", "write redis://"),
+        ("redis://h:1", ServerProblem("h:1", "timeout", ""), "reachable", "hangs"),
+        ("redis://h:1", ServerProblem("h:1", "rights", "NOAUTH"), "login", "put the password"),
+        ("redis://h:1", ServerProblem("h:1", "rights", "bad"), "login", "check user"),
         (
-            "single",
             "redis://h:1",
-            Trouble("h:1", "rights", "called without any password configured"),
+            ServerProblem("h:1", "rights", "called without any password configured"),
             "login",
             "leave it out",
         ),
         (
-            "single",
             "redis://h:1/1",
-            Trouble("h:1", "script", "User x has no permissions to run the 'select' command"),
+            ServerProblem("h:1", "script", "User x has no permissions to run the 'select' command"),
             "rights",
             "ACL SETUSER limen reset",
         ),
         (
-            "single",
             "redis://h:1/99",
-            Trouble("h:1", "script", "DB index is out of range"),
+            ServerProblem("h:1", "script", "DB index is out of range"),
             "reachable",
             "databases",
         ),
         (
-            "cluster",
             "redis+cluster://h:1",
-            Trouble("h:1", "script", "ERR This instance has cluster support disabled"),
+            ServerProblem("h:1", "script", "ERR This instance has cluster support disabled"),
             "reachable",
             "write redis://h:1",
         ),
         (
-            "cluster",
             "redis+cluster://h:1",
-            Trouble("10.0.0.1:1", "timeout", "no answer"),
+            ServerProblem("10.0.0.1:1", "timeout", "no answer"),
             "reachable",
             "cluster-announce-ip",
         ),
         (
-            "sentinel",
             "redis+sentinel://h:1/x",
-            Trouble("10.0.0.1:1", "timeout", "no answer"),
+            ServerProblem("10.0.0.1:1", "timeout", "no answer"),
             "reachable",
             "replica-announce-ip",
         ),
         (
-            "sentinel",
             "redis+sentinel://h:1/x",
-            Trouble("h:1", "connection", "refused", sentinel=True),
+            ServerProblem("h:1", "connection", "refused", sentinel=True),
             "reachable",
             "start",
         ),
         (
-            "sentinel",
             "redis+sentinel://h:1/x",
-            Trouble("h:1", "rights", "NOAUTH", sentinel=True),
+            ServerProblem("h:1", "rights", "NOAUTH", sentinel=True),
             "login",
             "sentinel_password",
         ),
         (
-            "sentinel",
             "redis+sentinel://h:1/x",
-            Trouble("h:1", "rights", "NOPERM User x has no permissions to", sentinel=True),
+            ServerProblem("h:1", "rights", "NOPERM User x has no permissions to", sentinel=True),
             "rights",
             "+sentinel|get-master-addr-by-name",
         ),
         (
-            "sentinel",
             "redis+sentinel://h:1/x",
-            Trouble("h:1", "script", "ERR unknown command 'SENTINEL'", sentinel=True),
+            ServerProblem("h:1", "script", "ERR unknown command 'SENTINEL'", sentinel=True),
             "reachable",
             "no sentinel",
         ),
         (
-            "sentinel",
             "redis+sentinel://h:1/x",
-            Trouble("h:1", "service", "", sentinel=True),
+            ServerProblem("h:1", "service", "", sentinel=True),
             "reachable",
             "behind the /",
         ),
     ],
 )
 def test_each_trouble_is_one_failure_with_what_to_do(
-    kind: Kind, url: str, trouble: Trouble, check: str, advice: str
+    url: str, problem: ServerProblem, check: str, advice: str
 ) -> None:
-    findings = judgement.judge(Facts(kind, url, "limen", NEEDED, troubles=(trouble,)))
+    findings = judgement.judge(Facts(parse(url), "limen", NEEDED, problems=(problem,)))
     [failure] = [finding for finding in findings if finding.status == "FAIL"]
     assert failure.check == check
-    assert trouble.where in failure.found
+    assert problem.where in failure.found
     assert advice in failure.advice
     assert [finding.check for finding in findings[:-1]] in ([], ["reachable"])
 
 
 def test_a_lost_node_does_not_hide_what_the_others_say() -> None:
     node = Node("h:1", {"cluster_state": "ok"}, decided=True, slots=8_192)
-    lost = Trouble("h:2", "connection", "Connection refused")
-    facts = structs.replace(SINGLE, kind="cluster", nodes=(node,), troubles=(lost,))
+    lost = ServerProblem("h:2", "connection", "Connection refused")
+    facts = Facts(parse("redis+cluster://h:1"), "limen", NEEDED, (node,), (lost,))
     marks = {finding.check: finding.status for finding in judgement.judge(facts)}
     assert marks["reachable"] == marks["slots"] == "FAIL"
     assert marks["script"] == "ok"
@@ -881,7 +871,7 @@ def test_a_server_that_quotes_the_password_is_not_repeated(
 def test_a_single_server_under_another_scheme_is_one_failure(
     doctor: Callable[..., Ran], port: int, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collect, "_STEP_S", 0.5)
+    monkeypatch.setattr(probe, "_STEP_S", 0.5)
     ran = doctor(f"{scheme}://127.0.0.1:{port}" + ("/x" if "sentinel" in scheme else ""))
     assert ran.exit_code == 1
     assert len(ran.failures) == 1
@@ -935,8 +925,8 @@ def test_a_web_server_is_one_failure(doctor: Callable[..., Ran], login: str) -> 
 
 
 def test_silence_has_a_bound_however_many_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect, "_STEP_S", 1.0)
-    monkeypatch.setattr(collect, "_TOTAL_S", 0.3)
+    monkeypatch.setattr(probe, "_STEP_S", 1.0)
+    monkeypatch.setattr(probe, "_TOTAL_S", 0.3)
     with socket.create_server(("0.0.0.0", 0)) as silent:
         port = silent.getsockname()[1]
         hosts = [f"127.0.0.{number}:{port}" for number in range(1, 9)]
@@ -1144,11 +1134,13 @@ def test_the_page_explains_every_check() -> None:
     page = (Path(__file__).parent.parent / "docs" / "doctor.md").read_text()
     explained = re.findall(r"`([\w-]+)`", "".join(re.findall(r"^\| (`.+?) \|", page, re.MULTILINE)))
     node = Node("h:1", slots=16_384, decided=True)
-    facts = structs.replace(SINGLE, nodes=(node,), watch=Watch({"a": "p"}), max_connections=16)
+    facts = structs.replace(
+        SINGLE, nodes=(node,), sentinels=SentinelView({"a": "p"}), max_connections=16
+    )
     checks = [
         finding.check
-        for kind in ("single", "cluster")
-        for finding in judgement.judge(structs.replace(facts, kind=kind))
+        for url in ("redis://h:1", "redis+cluster://h:1")
+        for finding in judgement.judge(structs.replace(facts, target=parse(url)))
     ]
     assert set(explained) == set(checks)
     assert rights.SENTINEL_LINE in page

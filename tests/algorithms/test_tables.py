@@ -15,7 +15,7 @@ from limen import Limit
 from limen.algorithms import STATES
 from limen.algorithms.concurrency import Leases
 from limen.algorithms.fixed_window import window_at
-from limen.algorithms.packed_window import Packed
+from limen.algorithms.packed_window import PackedWindowState
 from limen.model import NEVER_US, Concurrency
 
 NEVER = NEVER_US / 1e6
@@ -286,7 +286,7 @@ def test_expiry_of_a_hundred_thousand_stamps_at_once_is_found_in_a_few_steps() -
             return super().__getitem__(index)
 
     limit = Limit.parse("100000/hour packed_window")
-    state = Packed(limit)
+    state = PackedWindowState(limit)
     for second in range(10):
         state.decide(limit, second * 1_000_000, 10_000, True)
     state.stamps = Counting("I", state.stamps)
@@ -299,7 +299,7 @@ def test_expiry_of_a_hundred_thousand_stamps_at_once_is_found_in_a_few_steps() -
 def test_packed_stamps_are_found_like_those_in_a_list(data: st.DataObject) -> None:
     gaps = data.draw(st.lists(st.sampled_from([0, 1, 1, 7, 1_000]), min_size=1, max_size=200))
     limit = Limit(1_000, 4_000)
-    state = Packed(limit)
+    state = PackedWindowState(limit)
     stamps = [2**33 + sum(gaps[: index + 1]) for index in range(len(gaps))]
     drop = data.draw(st.integers(0, len(gaps) - 1))
     for stamp in stamps[:-1]:
@@ -318,7 +318,7 @@ def test_packed_stamps_are_found_like_those_in_a_list(data: st.DataObject) -> No
 
 def test_packed_stamps_take_no_more_room_than_is_in_view() -> None:
     limit = Limit(100, 60)
-    state = Packed(limit)
+    state = PackedWindowState(limit)
     for index in range(10_000):
         assert state.decide(limit, index * 600_000, 1, True)[0]
         assert len(state.stamps) <= 140

@@ -62,7 +62,7 @@ def test_the_kill_switch_of_a_host_needs_no_client_of_redis(tmp_path: Path) -> N
 
 
 def test_other_commands_need_no_packages_of_rules() -> None:
-    gone = "sys.modules.update(dict.fromkeys(['yaml', 'sqlalchemy']))"
+    gone = "sys.modules.update(dict.fromkeys(['yaml', 'sqlalchemy', 'redis', 'hiredis']))"
     assert process(gone, "rules", "--help").returncode == 0
     assert process(gone, "doctor", "memory://").returncode == 0
 
@@ -134,9 +134,9 @@ def test_a_folder_that_lets_nobody_in_is_one_line(tmp_path: Path) -> None:
     (tmp_path / ".limen").mkdir(mode=0o700)
     # Whatever is imported late is imported now: another user may not read our packages.
     become_nobody = (
-        "import os; from limen.cli import rules_location, build_app; build_app()\n"
+        "import os; from limen.cli import rules_source, build_app; build_app()\n"
         "import limen.server.settings\n"
-        "try: rules_location.with_store('sqlite:///none.db', lambda store: store.version())\n"
+        "try: rules_source.with_store('sqlite:///none.db', lambda store: store.version())\n"
         "except Exception: pass\n"
         "os.setuid(65534) if os.getuid() == 0 else os.chmod('.limen', 0)\n"
     )

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limen import Concurrency, InvalidLimit, LimenError, Limit
-from limen.model.grammar import ALGORITHMS
+from limen.model import ALGORITHMS
 
 READ: dict[str, Limit] = {
     "100/minute": Limit(100, 60),
@@ -201,7 +201,7 @@ def test_bad_arguments_are_one_clear_line(
 
 @st.composite
 def any_limit(draw: st.DrawFn) -> Limit:
-    algorithm = draw(st.sampled_from(ALGORITHMS))
+    algorithm = draw(st.sampled_from(list(ALGORITHMS)))
     options: dict[str, Any] = {}
     if algorithm.endswith("bucket"):
         options["burst"] = draw(st.none() | st.integers(1, 10**6))

@@ -15,8 +15,7 @@ import redis
 from limen import AsyncLimiter, Check, Limit, Limiter
 from limen.algorithms import STATES
 from limen.backends.redis import script
-from limen.model import UNCHARGED, Reading
-from limen.model.grammar import AlgorithmName
+from limen.model import UNCHARGED, AlgorithmName, Reading
 from tests import script_forms, servers
 from tests.shared.load import PROCESSES, Crowd
 from tests.waiting import FULL

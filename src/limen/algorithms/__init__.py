@@ -7,16 +7,11 @@ has the same few methods, so nobody else needs to know which algorithm it belong
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Protocol
 
 from limen.algorithms.concurrency import Leases
-from limen.algorithms.fixed_window import Window
-from limen.algorithms.leaky_bucket import Queue
-from limen.algorithms.packed_window import Packed
-from limen.algorithms.rolling_window import Log
-from limen.algorithms.sliding_counter import Windows
-from limen.algorithms.token_bucket import Bucket
-from limen.model import AlgorithmName, Limit, Reading
+from limen.model import ALGORITHMS, AlgorithmName, Limit, Reading
 
 __all__ = ["STATES", "Leases", "State"]
 
@@ -47,12 +42,14 @@ class State(Protocol):
         ...
 
 
+def _state_class(name: AlgorithmName) -> Callable[[Limit], State]:
+    """Return the class of an algorithm's state: `FixedWindowState` in `fixed_window.py`."""
+    class_name = f"{name.title().replace('_', '')}State"
+    state: Callable[[Limit], State] = getattr(import_module(f"{__name__}.{name}"), class_name)
+    return state
+
+
 STATES: dict[AlgorithmName, Callable[[Limit], State]] = {
-    "fixed_window": Window,
-    "sliding_counter": Windows,
-    "rolling_window": Log,
-    "packed_window": Packed,
-    "token_bucket": Bucket,
-    "leaky_bucket": Queue,
+    name: _state_class(name) for name in ALGORITHMS
 }
 """The state of each algorithm. Made of a limit alone, it equals no state at all."""

@@ -25,7 +25,7 @@ _DAY_US = 86_400_000_000
 _EPOCH = date(1970, 1, 1).toordinal()
 
 
-class Window(Struct, gc=False):
+class FixedWindowState(Struct, gc=False):
     """What is kept for one key."""
 
     limit: Limit

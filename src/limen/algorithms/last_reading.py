@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from limen.algorithms import STATES, State
 from limen.algorithms.exact_window import ExactWindow
-from limen.algorithms.fixed_window import Window
-from limen.algorithms.sliding_counter import Windows
-from limen.algorithms.token_bucket import Bucket
+from limen.algorithms.fixed_window import FixedWindowState
+from limen.algorithms.sliding_counter import SlidingCounterState
+from limen.algorithms.token_bucket import TokenBucketState
 from limen.model import Limit, Reading
 
 
@@ -47,12 +47,12 @@ def continued(last: LastReading, limit: Limit, instances: int, now_us: int) -> S
         for units, leaves_us in ((first, retry_us), (used - first, reset_us)):
             if units:
                 state.push(read_us + leaves_us - limit.period_us, units, 0)
-    elif isinstance(state, Bucket):
+    elif isinstance(state, TokenBucketState):
         state.arrival_us, state.newest_us = read_us + reset_us, read_us
-    elif isinstance(state, Window):
+    elif isinstance(state, FixedWindowState):
         state.end_us, state.count = read_us + reset_us, used
         state.start_us = state.end_us - limit.period_us if limit.period_us else read_us
-    elif isinstance(state, Windows):
+    elif isinstance(state, SlidingCounterState):
         _continue_counter(state, limit, read_us, reset_us, used)
     return state
 
@@ -63,10 +63,12 @@ def stamp_in(state: object, stamp_us: int) -> int:
     Both were charged at the same time, and that is the stamp. In a bucket it is a position, which
     differs between the two: there, a correction changes the newest charge.
     """
-    return state.arrival_us + state.shift_us if isinstance(state, Bucket) else stamp_us
+    return state.arrival_us + state.shift_us if isinstance(state, TokenBucketState) else stamp_us
 
 
-def _continue_counter(state: Windows, limit: Limit, read_us: int, reset_us: int, used: int) -> None:
+def _continue_counter(
+    state: SlidingCounterState, limit: Limit, read_us: int, reset_us: int, used: int
+) -> None:
     """Continue a sliding counter. A reading does not tell its two counts, only their sum."""
     period_us = limit.period_us
     if reset_us > period_us:

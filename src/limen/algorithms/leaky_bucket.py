@@ -14,8 +14,8 @@ turn it was given, so just after a change two paces may overlap.
 
 from __future__ import annotations
 
-from limen.algorithms.token_bucket import Bucket
+from limen.algorithms.token_bucket import TokenBucketState
 
 
-class Queue(Bucket, gc=False):
+class LeakyBucketState(TokenBucketState, gc=False):
     """What is kept for one key: a bucket whose limit has a `max_delay_us`, so its users wait."""

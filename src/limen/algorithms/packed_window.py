@@ -25,7 +25,7 @@ _NARROW = 2**32 - 1
 _WIDE = 2**64 - 1
 
 
-class Packed(ExactWindow, gc=False):
+class PackedWindowState(ExactWindow, gc=False):
     """What is kept for one key."""
 
     stamps: array[int] = field(default_factory=lambda: array("I"))

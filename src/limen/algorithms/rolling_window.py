@@ -13,7 +13,7 @@ from msgspec import field
 from limen.algorithms.exact_window import ExactWindow
 
 
-class Log(ExactWindow, gc=False):
+class RollingWindowState(ExactWindow, gc=False):
     """What is kept for one key."""
 
     stamps: list[int] = field(default_factory=list)

@@ -18,7 +18,7 @@ from msgspec import Struct
 from limen.model import NEVER_US, UNCHARGED, Limit, Reading
 
 
-class Windows(Struct, gc=False):
+class SlidingCounterState(Struct, gc=False):
     """What is kept for one key."""
 
     limit: Limit

@@ -38,7 +38,7 @@ _MOST_SHIFT_US = 2**51
 """With a larger shift, sums of times would pass 2**53."""
 
 
-class Bucket(Struct, gc=False):
+class TokenBucketState(Struct, gc=False):
     """What is kept for one key."""
 
     limit: Limit

@@ -1,7 +1,9 @@
-"""`limen doctor`: the options of the command, and the choice of the store."""
+"""`limen doctor`: the choice of the store, and the report: a line for each finding."""
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
@@ -10,7 +12,14 @@ from limen.cli import options, output
 from limen.errors import InvalidInput, did_you_mean, shown
 
 if TYPE_CHECKING:
-    from limen.doctor import Role
+    from rich.console import Console
+
+    from limen.doctor import Finding, Role
+
+_STYLES = {"ok": "green", "skip": "dim", "warn": "yellow", "FAIL": "bold red"}
+_CHECK_COLUMN = 6
+_FOUND_COLUMN = 19
+_NARROWEST = 30
 
 
 @options.with_settings()
@@ -71,8 +80,8 @@ def examine_store(
     if as_json:
         output.print_json(findings)
     else:
-        doctor.show(where, findings)
-    raise typer.Exit(1 if doctor.has_failed(findings) else 0)
+        _print_report(where, findings)
+    raise typer.Exit(int(any(finding.status == "FAIL" for finding in findings)))
 
 
 def _choose_store(
@@ -101,3 +110,54 @@ def _choose_store(
     if url is None:
         return None
     return url, settings.namespace, cast("Role", role or "service")
+
+
+def _print_report(where: str, findings: Sequence[Finding]) -> None:
+    """Print the findings, folded if there is a terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    width = max(console.width - _FOUND_COLUMN, _NARROWEST) if console.is_terminal else None
+    console.print(Text(f"{where}\n", "bold"), soft_wrap=True)
+    for finding in findings:
+        first, *more = _folded(finding.found, width)
+        line = Text().append(finding.status.ljust(_CHECK_COLUMN), _STYLES[finding.status])
+        line.append(finding.check.ljust(_FOUND_COLUMN - _CHECK_COLUMN), "bold").append(first)
+        console.print(line, soft_wrap=True)
+        _print_indented(console, more)
+        if finding.status != "ok":
+            advice, *commands = finding.advice.splitlines() or [""]
+            style = "dim" if finding.status == "skip" else "cyan"
+            _print_indented(console, _folded(advice, width), style)
+            # Not folded: if the terminal folds a command, it still copies it as one line.
+            _print_indented(console, commands, "bold")
+    for finding in findings:
+        if finding.status == "ok" and finding.advice:
+            console.print(Text(f"\n{finding.advice}"), soft_wrap=True)
+    console.print(Text("\n").append(*_summary(findings)), soft_wrap=True)
+
+
+def _folded(text: str, width: int | None) -> list[str]:
+    if not text:
+        return []
+    return textwrap.wrap(text, width, break_on_hyphens=False) if width else [text]
+
+
+def _print_indented(console: Console, lines: Sequence[str], style: str = "") -> None:
+    from rich.text import Text
+
+    for line in lines:
+        console.print(Text(" " * _FOUND_COLUMN).append(line, style), soft_wrap=True)
+
+
+def _summary(findings: Sequence[Finding]) -> tuple[str, str]:
+    """Return the last line, and its style."""
+    statuses = [finding.status for finding in findings]
+    failures = output.pluralize(statuses.count("FAIL"), "failure")
+    warnings = output.pluralize(statuses.count("warn"), "warning")
+    if "FAIL" in statuses:
+        return f"{failures}, {warnings}", "bold red"
+    if "warn" in statuses:
+        return f"no failure, {warnings}", "yellow"
+    return "all is well", "green"

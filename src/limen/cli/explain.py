@@ -11,13 +11,13 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from logging.handlers import BufferingHandler
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec import Struct, structs
 
 from limen.cli import options, output
-from limen.cli.arguments import read_time, refuse_address
 from limen.clock import SystemClock
 from limen.connect import is_shared
 from limen.connect import parse as parse_address
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # People wait longer than requests do.
 _DEADLINE_S = 3.0
+_MAX_LOGS = 1_000
 _INDENT = "    "
 
 
@@ -103,7 +104,7 @@ def _explain(
     texts: Sequence[str], cost: int, at: str | None, settings: Settings, version: int | None
 ) -> ExplainResult:
     """Ask the rules and the store about a request. Raises `LimenError`."""
-    from limen.cli.rules_location import load_rules
+    from limen.cli.rules_source import load_rules
     from limen.engine import Engine
     from limen.rules.explain import explain, moment_text
 
@@ -116,11 +117,11 @@ def _explain(
     limiter = Limiter(store, namespace=settings.namespace, deadline=_DEADLINE_S)
     is_stored = is_shared(store)
     shown_store = parse_address(store).shown if is_stored else "memory://"
-    with limiter, _collected_warnings() as warnings:
+    with limiter, _collected_logs() as logs:
         limiter.ping()
         verdict = Engine(rules, limiter, clock=clock).peek(attributes, cost)
     if verdict.decision is not None and any(part.degraded for part in verdict.decision.parts):
-        reason = warnings[0] if warnings else "the store did not answer"
+        reason = logs[0].getMessage() if logs else "the store did not answer"
         raise StoreError(f"{reason}; see `limen doctor {shown_store}`")
     return ExplainResult(
         rules=loaded.where if loaded.version is None else f"{loaded.where}, {loaded.label}",
@@ -139,9 +140,9 @@ class _FixedClock(SystemClock):
     """One time for the rules and for their explanation."""
 
     def __init__(self, text: str | None) -> None:
-        refuse_address(text or "", "a time")
+        options.refuse_address(text or "", "a time")
         try:
-            time = datetime.now(UTC) if text is None else read_time(text)
+            time = datetime.now(UTC) if text is None else options.read_time(text)
         except (ValueError, OverflowError):
             raise InvalidInput(
                 f"--at takes a date such as 2026-12-24 or a time such as 2026-12-24T18:00Z, "
@@ -158,7 +159,7 @@ def _parse_attributes(texts: Iterable[str]) -> dict[str, str]:
     attributes: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        refuse_address(name, "an attribute")
+        options.refuse_address(name, "an attribute")
         if not equals:
             raise InvalidInput(f"{shown(text)} is no attribute; write it as name=value")
         if not name:
@@ -194,20 +195,14 @@ def _notes(typed: Mapping[str, str], rules: RuleSet) -> list[str]:
 
 
 @contextmanager
-def _collected_warnings() -> Iterator[list[str]]:
-    """Collect log messages of limen instead of printing them."""
-    messages: list[str] = []
-
-    class Collector(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            messages.append(record.getMessage())
-
-    logger, handler = logging.getLogger("limen"), Collector()
+def _collected_logs() -> Iterator[list[logging.LogRecord]]:
+    """Collect the log records of limen instead of printing them."""
+    logger, handler = logging.getLogger("limen"), BufferingHandler(_MAX_LOGS)
     propagate = logger.propagate
     logger.addHandler(handler)
     logger.propagate = False
     try:
-        yield messages
+        yield handler.buffer
     finally:
         logger.removeHandler(handler)
         logger.propagate = propagate

@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
-from limen.cli import output, rules_file
-from limen.cli.arguments import refuse_address
+import typer
+
+from limen.cli import options, output, rules_source
 from limen.errors import ConfigurationError, InvalidInput, did_you_mean
-from limen.model.grammar import ALGORITHMS
-from limen.rules import text
-from limen.rules.envoy import import_files
+from limen.model import ALGORITHMS
 
 _YAML = (".yaml", ".yml")
 
 
-def convert(paths: Iterable[str], target: str | None, algorithm: str, *, overwrite: bool) -> int:
-    """Write a configuration of envoyproxy/ratelimit as rules; return the exit code."""
+def import_envoy(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH", help="Folders of YAML files, or files; - is stdin."),
+    ],
+    target: options.Output = None,
+    force: options.Force = False,
+    algorithm: Annotated[
+        str, typer.Option(metavar="NAME", help="The algorithm of all limits.")
+    ] = "fixed_window",
+) -> None:
+    """Convert a configuration of envoyproxy/ratelimit to rules.
+
+    The rules decide as that service does. Differences are listed on stderr,
+    by file and line, with advice. The exit
+    code is 1, and nothing is written, when a file is not valid.
+
+        limen rules import-envoy config/ --output rules.yaml
+        limen rules import-envoy config/ --algorithm sliding_counter
+        limen rules import-envoy edge.yaml mongo.yaml | limen rules apply -
+    """
+    from limen.rules import text
+    from limen.rules.envoy import import_files
+
     if target is not None:
-        refuse_address(target)
+        options.refuse_address(target)
     if algorithm not in ALGORITHMS:
         hint = did_you_mean(algorithm, ALGORITHMS) or f"; there are: {', '.join(ALGORITHMS)}"
         raise InvalidInput(f"there is no algorithm {algorithm!r}{hint}")
@@ -30,16 +52,15 @@ def convert(paths: Iterable[str], target: str | None, algorithm: str, *, overwri
         output.print_error(
             f"limen: nothing was written: {output.pluralize(len(imported.problems), 'error')}"
         )
-        return 1
+        raise typer.Exit(1)
     document = text.write(imported.document)
     if target is None:
         output.print_document(document)
     else:
-        rules_file.write(target, document, overwrite=overwrite)
+        rules_source.write_file(target, document, overwrite=force)
     rules = output.pluralize(len(imported.document["rules"]), "rule")
     notes = f", {output.pluralize(len(imported.notes), 'note')}" if imported.notes else ""
     output.print_error(f"limen: {rules} from {output.pluralize(len(files), 'file')}{notes}")
-    return 0
 
 
 def _files(path: str) -> Iterator[tuple[str, bytes]]:
@@ -47,10 +68,10 @@ def _files(path: str) -> Iterator[tuple[str, bytes]]:
 
     What begins with a dot is left out: where Kubernetes puts the files, it keeps copies there.
     """
-    if path == rules_file.STDIN:
-        yield rules_file.name_of(path), rules_file.read_bytes(path)
+    if path == rules_source.STDIN:
+        yield rules_source.name_of(path), rules_source.read_bytes(path)
         return
-    refuse_address(path)
+    options.refuse_address(path)
     try:
         for file in _named(Path(path)):
             yield str(file), file.read_bytes()

@@ -6,19 +6,20 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+import typer
 from msgspec import Struct, structs
 
-from limen.cli import output
-from limen.cli.rules_location import with_store
-from limen.connect import is_shared, target_of
+from limen.cli import options, output
+from limen.cli.rules_source import with_store
+from limen.connect import parse as parse_address
+from limen.connect import target_of
 from limen.errors import ConfigurationError, LimenError
-from limen.rules.stores import Snapshot
-from limen.rules.sync import Instance, RuleCache
 
 if TYPE_CHECKING:
     from limen.rules.stores.sql import StoredRuleSet
+    from limen.rules.sync import Instance, RuleCache
     from limen.server.settings import Settings
 
 T = TypeVar("T")
@@ -45,15 +46,19 @@ class Confirmation(Struct, frozen=True):
         return f"{text}; not yet: {', '.join(names)}"
 
 
-def print_instances(settings: Settings, as_json: bool) -> None:
-    """List the processes that enforce rules."""
-    store, namespace = settings.store.url.get_secret_value(), settings.namespace
-    instances = with_cache(store, namespace, lambda cache: cache.instances())
+@options.with_settings("store", "namespace")
+def list_instances(context: typer.Context, as_json: options.AsJson = False) -> None:
+    """List the running processes and their versions of the rules.
+
+    limen rules instances --store redis://localhost:6379
+    """
+    settings = options.settings_of(context)
+    instances = with_cache(settings, lambda cache: cache.instances())
     if as_json:
         output.print_json([structs.asdict(instance) for instance in instances])
         return
     if not instances:
-        output.print_line(none_visible(store, namespace))
+        output.print_line(none_visible(settings))
     headings = ("HOST", "PID", "VERSION", "TAKEN FROM", "SINCE (UTC)")
     output.print_table(headings, [_row(instance) for instance in instances])
 
@@ -63,12 +68,16 @@ def _row(instance: Instance) -> list[output.Cell]:
     return [instance.host, str(instance.pid), instance.version or "none", instance.source, since]
 
 
-def announce(stored: StoredRuleSet, where: str, store: str, namespace: str) -> None:
+def announce(stored: StoredRuleSet, settings: Settings) -> None:
     """Announce activated rules, and print the number of processes that have confirmed them.
 
     A store that does not answer is no failure: the processes find the rules in the database.
     """
-    version = str(stored.version)
+    from limen.rules.stores import Snapshot
+
+    if not stored.active or settings.shared_store is None:
+        return
+    where, version = settings.rules_place.get_secret_value(), str(stored.version)
 
     async def active_version() -> str:
         return await asyncio.to_thread(with_store, where, lambda database: database.version())
@@ -78,7 +87,7 @@ def announce(stored: StoredRuleSet, where: str, store: str, namespace: str) -> N
         return await wait_for(cache, lambda instance: instance.version == version)
 
     try:
-        confirmation = with_cache(store, namespace, publish)
+        confirmation = with_cache(settings, publish)
     except LimenError as error:
         output.print_error(
             f"limen: saved, and not announced ({error}); processes find it in the database"
@@ -88,19 +97,8 @@ def announce(stored: StoredRuleSet, where: str, store: str, namespace: str) -> N
         output.print_line(str(confirmation))
     else:
         output.print_error(
-            f"limen: {none_visible(store, namespace)}; processes that use the same database "
-            "find it there"
+            f"limen: {none_visible(settings)}; processes that use the same database find it there"
         )
-
-
-def shared_document(store: str, namespace: str) -> dict[str, Any]:
-    """Return the rules that the processes share over the store. Raises `LimenError`."""
-
-    async def read(cache: RuleCache) -> dict[str, Any]:
-        entry, _ = await cache.read()
-        return entry.document
-
-    return with_cache(store, namespace, read)
 
 
 async def wait_for(cache: RuleCache, has_confirmed: Callable[[Instance], bool]) -> Confirmation:
@@ -122,21 +120,24 @@ async def read_confirmation(
     return Confirmation(instances, missing)
 
 
-def none_visible(store: str, namespace: str) -> str:
+def none_visible(settings: Settings) -> str:
     """Return the message for a store without processes."""
-    where = target_of(store, asynchronous=True).shown
-    return f"no process is visible in namespace {namespace} at {where}"
+    where = parse_address(settings.store.url.get_secret_value()).shown
+    return f"no process is visible in namespace {settings.namespace} at {where}"
 
 
-def with_cache(store: str, namespace: str, work: Callable[[RuleCache], Awaitable[T]]) -> T:
+def with_cache(settings: Settings, work: Callable[[RuleCache], Awaitable[T]]) -> T:
     """Connect to the store, run `work`, and close the connection."""
-    if not is_shared(store):
+    store = settings.shared_store
+    if store is None:
         raise ConfigurationError(
             "processes are reached by way of Redis; use --store redis://host:6379"
         )
+    # The client of Redis takes a while to import.
+    from limen.rules.sync import RuleCache
 
     async def run() -> T:
-        with closing(RuleCache(target_of(store, asynchronous=True), namespace)) as cache:
+        with closing(RuleCache(target_of(store, asynchronous=True), settings.namespace)) as cache:
             return await work(cache)
 
     return asyncio.run(run())

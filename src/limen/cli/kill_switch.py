@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from limen.cli import options, output
-from limen.cli.arguments import login_name, refuse_address
+from limen.cli import instances, options, output
+from limen.cli.rules_source import is_file, read_file, with_store
 from limen.errors import InvalidInput, LimenError
 
 if TYPE_CHECKING:
@@ -43,17 +43,6 @@ if TYPE_CHECKING:
 _DATABASE_PATIENCE_S = 2.0
 _CLOCK_S = 0.0005
 """The time of a file is a little coarser than that of a switch."""
-
-DataDir = Annotated[
-    str | None,
-    typer.Option(
-        "--data-dir",
-        "--folder",
-        metavar="DIR",
-        show_default=".limen",
-        help="The data directory of the processes on this host.",
-    ),
-]
 
 app: typer.Typer = options.command_group(__doc__)
 
@@ -76,7 +65,7 @@ def turn_on(
     """
     names = rule_names or []
     for name in names:
-        refuse_address(name, "a rule")
+        options.refuse_address(name, "a rule")
     _turn(context, names, comment, on=True)
 
 
@@ -104,7 +93,7 @@ def _turn(context: typer.Context, names: Sequence[str], comment: str, *, on: boo
 
     settings, ignored = options.valid_settings_of(context)
     _check(names, comment, settings)
-    by = f"{login_name() or 'somebody'} at {socket.gethostname()}"
+    by = f"{options.login_name() or 'somebody'} at {socket.gethostname()}"
     switch = turned_on(names, by) if on else turned_off(by)
     exit_code = max(_write_file(settings, switch), _reach_hosts(settings, switch))
     _write_audit(switch, comment, settings)
@@ -113,13 +102,11 @@ def _turn(context: typer.Context, names: Sequence[str], comment: str, *, on: boo
 
 def _show(settings: Settings) -> int:
     """Print the switch, and the processes that follow it; return the exit code."""
-    from limen.cli import instances
     from limen.rules.sync import SwitchFile
     from limen.rules.sync.switch import decode
 
     switch = SwitchFile(settings.data_dir).read()
-    store, namespace = settings.shared_store, settings.namespace
-    if store is None:
+    if settings.shared_store is None:
         _print_switch(switch)
         return 0
 
@@ -129,13 +116,13 @@ def _show(settings: Settings) -> int:
         return newest, await instances.read_confirmation(cache, lambda one: _follows(one, newest))
 
     try:
-        newest, confirmation = instances.with_cache(store, namespace, compare)
+        newest, confirmation = instances.with_cache(settings, compare)
     except LimenError as error:
         _print_switch(switch)
         output.print_error(f"limen: other hosts were not reached: {error}")
         return 1
     _print_switch(newest)
-    none_visible = instances.none_visible(store, namespace)
+    none_visible = instances.none_visible(settings)
     output.print_line(str(confirmation) if confirmation.instances else none_visible)
     return 0
 
@@ -168,10 +155,7 @@ def _reach_hosts(settings: Settings, switch: Switch) -> int:
     It is 0 if every process has confirmed the switch. Without a shared store no process can confirm
     it, and it is 0, too.
     """
-    from limen.cli import instances
-
-    store, namespace = settings.shared_store, settings.namespace
-    if store is None:
+    if settings.shared_store is None:
         output.print_line(
             "on this host only, and unconfirmed: processes with this data directory follow within "
             "a second; add --store to reach every host"
@@ -183,15 +167,15 @@ def _reach_hosts(settings: Settings, switch: Switch) -> int:
         return await instances.wait_for(cache, lambda one: _follows(one, turned))
 
     try:
-        confirmation = instances.with_cache(store, namespace, turn)
+        confirmation = instances.with_cache(settings, turn)
     except LimenError as error:
         output.print_error(f"limen: other hosts were not reached: {error}")
         return 1
     if not confirmation.instances:
         output.print_error(
-            f"limen: nobody confirmed it: {instances.none_visible(store, namespace)}. If processes "
-            "run, they have another store or namespace; `limen config show` prints what this "
-            "command uses"
+            f"limen: nobody confirmed it: {instances.none_visible(settings)}. If processes run, "
+            "they have another store or namespace; `limen config show` prints what this command "
+            "uses"
         )
         return 1
     output.print_line(str(confirmation), "" if confirmation.missing else "green")
@@ -222,22 +206,24 @@ def _known_names(settings: Settings) -> list[str] | None:
     They are read from the source of the rules; if it does not answer, from the rules that the
     processes share over the store.
     """
-    from limen.cli import instances, rules_file
-    from limen.cli.rules_location import is_file, with_store
-
-    where, store = settings.rules_place.get_secret_value(), settings.shared_store
+    where = settings.rules_place.get_secret_value()
     try:
         if is_file(where):
-            return [rule.name for rule in rules_file.read(where).rules.rules]
+            return [rule.name for rule in read_file(where).rule_set().rules]
         active = with_store(where, lambda database: database.active(), _DATABASE_PATIENCE_S)
         return _names(active.document) if active is not None else []
     except (LimenError, ImportError) as error:
         reason = error
-    if store is not None and not is_file(where):
+    if settings.shared_store is not None and not is_file(where):
         with contextlib.suppress(LimenError):
-            return _names(instances.shared_document(store, settings.namespace))
+            return _names(instances.with_cache(settings, _shared_document))
     output.print_error(f"limen: the names of the rules were not verified: {reason}")
     return None
+
+
+async def _shared_document(cache: RuleCache) -> dict[str, Any]:
+    entry, _ = await cache.read()
+    return entry.document
 
 
 def _names(document: dict[str, Any] | None) -> list[str]:
@@ -246,7 +232,6 @@ def _names(document: dict[str, Any] | None) -> list[str]:
 
 def _write_audit(switch: Switch, comment: str, settings: Settings) -> None:
     """Write the audit row; print a line on stderr if that fails."""
-    from limen.cli.rules_location import with_store
     from limen.rules.stores.records import MAX_SUBJECT
 
     subject, at = str(switch)[:MAX_SUBJECT], datetime.fromtimestamp(switch.at, UTC)

@@ -1,4 +1,4 @@
-"""The options that several commands share, and the settings that options override.
+"""The options and arguments that several commands share, and the settings that options override.
 
 limen.toml and the environment apply to all commands as they apply to `limen serve`. So an option of
 a setting has no default here: None means that limen.toml, the environment or the default decides.
@@ -7,18 +7,24 @@ a setting has no default here: None means that limen.toml, the environment or th
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from functools import cache, wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from limen.cli.output import print_error
+from limen.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from limen.server.settings import Settings
 
 Command = Callable[..., None]
+_LOGIN = r"[^\s/:@]+:[^\s/@]+@"
+_STORES = ("redis", "rediss", "valkey", "valkeys", "memory")
 
 
 class SettingOption(NamedTuple):
@@ -185,3 +191,49 @@ def rules_location_of(context: typer.Context) -> str:
 def database_of(context: typer.Context) -> str:
     """Return the database of the tokens and the audit, also if the rules are in a file."""
     return settings_of(context).database.get_secret_value()
+
+
+def refuse_address(text: str, expected: str = "a file") -> None:
+    """Raise `ConfigurationError` for an address in the wrong place. The message does not repeat it,
+    because it may contain a password.
+    """
+    scheme, separator, _ = text.partition("://")
+    if not separator and (not re.match(_LOGIN, text) or _exists(text)):
+        return
+    option = "--store" if scheme.partition("+")[0] in _STORES else "--rules"
+    raise ConfigurationError(f"that is an address, not {expected}; did you mean {option}?")
+
+
+def _exists(path: str) -> bool:
+    """Return whether a file exists; True as well if its folder cannot be read."""
+    try:
+        return Path(path).exists()
+    except OSError:
+        return True
+
+
+def read_time(text: str) -> datetime:
+    """Return a date or a time in UTC; UTC is also the default of its offset.
+
+    Raises `ValueError` or `OverflowError`.
+    """
+    at = datetime.fromisoformat(text)
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+
+
+def author_name(option: str | None) -> str:
+    """Return the value of `--author`, or the login name."""
+    name = login_name() if option is None else option
+    if name is None:
+        raise ConfigurationError("this user has no login name; add --author NAME")
+    return name
+
+
+def login_name() -> str | None:
+    """Return the name of the user; None if the system has none."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        return None

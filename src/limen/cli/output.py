@@ -7,14 +7,18 @@ rich is imported when something is printed, because the workers of `limen serve`
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import msgspec
 import typer
 
 from limen.masking import masked
 from limen.model.text import printable
+
+if TYPE_CHECKING:
+    from limen.rules.diff import Change
 
 Cell = str | list[str]
 """A cell of a table; a list has a line for each text on a terminal."""
@@ -36,9 +40,12 @@ def print_line(text: str = "", style: str = "") -> None:
     Console(highlight=False).print(Text(escape(text), style), soft_wrap=True)
 
 
-def print_changes(lines: Iterable[str]) -> None:
-    """Print the lines of a difference in the colours of their signs."""
-    for line in lines:
+def print_changes(before: str, after: str, changes: Sequence[Change]) -> None:
+    """Print the difference between two rule sets in the colours of its signs."""
+    from limen.rules.diff import lines, summary
+
+    print_line(f"{before} -> {after}: {summary(changes)}", "bold")
+    for line in lines(changes):
         print_line(line, _SIGNS.get(line[:1], ""))
 
 
@@ -69,22 +76,19 @@ def print_error(text: str) -> None:
     print(escape(text), file=sys.stderr)
 
 
-def confirm(question: str) -> bool:
-    """Ask a question and return the answer; True without a terminal. Print a line if it is no.
-
-    Raises `typer.Exit` after Ctrl-C.
-    """
+def confirm(question: str) -> None:
+    """Ask a question if there is a terminal. End the command after a no, and after Ctrl-C."""
     if sys.stdin is None or not sys.stdin.isatty():
-        return True
+        return
+    exit_code = 1
     try:
         if typer.confirm(question, err=True):
-            return True
+            return
     except typer.Abort:
         print_error("")  # ends the line of the question
-        print_error("limen: nothing was changed")
-        raise typer.Exit(130) from None
+        exit_code = 130
     print_error("limen: nothing was changed")
-    return False
+    raise typer.Exit(exit_code)
 
 
 def format_json(value: object) -> str:

@@ -19,8 +19,8 @@ Every version is kept in a database:
 It is SQLite in ./.limen, unless --rules or LIMEN_RULES say otherwise.
 """
 
-# The commands import their work when they run: it needs packages that are not always installed, and
-# takes a while to import.
+# `limen.rules` is imported when a command runs: its packages are not always installed, and it takes
+# a while to import.
 
 from __future__ import annotations
 
@@ -29,22 +29,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec import structs
 
-from limen.cli import options, output
-from limen.cli.options import rules_location_of, settings_of
-from limen.errors import StoreError
+from limen.cli import import_envoy, instances, options, output, rules_changes, rules_source
+from limen.cli.options import rules_location_of
+from limen.cli.rules_source import LoadedRules, load_rules, with_store
+from limen.errors import (
+    ConfigurationError,
+    InvalidInput,
+    InvalidRules,
+    Problem,
+    StoreError,
+    did_you_mean,
+)
 
 if TYPE_CHECKING:
-    from limen.rules.stores.sql import AuditRow, SqlStore, StoredRuleSet
+    from limen.rules.stores.sql import AuditRow, StoredRuleSet
 
 VersionOrFile = Annotated[
     str | None,
     typer.Argument(metavar="VERSION|FILE", show_default=False, help="A version, or a file."),
 ]
 
-app: typer.Typer = options.command_group(__doc__)
 
-
-@app.command("validate")
 def validate_files(
     files: Annotated[
         list[str], typer.Argument(metavar="FILE", help="YAML or JSON; - is standard input.")
@@ -61,54 +66,48 @@ def validate_files(
         limen rules validate rules/*.yaml
         limen rules export | limen rules validate -
     """
-    from limen.cli import inspect
-
-    raise typer.Exit(inspect.validate(files, as_json))
-
-
-@app.command("apply")
-@options.with_settings("rules", "store", "namespace")
-def apply_file(
-    context: typer.Context,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="YAML or JSON; - is stdin.")],
-    comment: options.Comment = "",
-    author: options.Author = None,
-    base: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            show_default="what the file says",
-            help="The version the file was made from. Another newest one is a conflict.",
-        ),
-    ] = None,
-    draft: Annotated[bool, typer.Option("--draft", help="Save it, and activate nothing.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change.")] = False,
-    yes: options.Yes = False,
-) -> None:
-    """Save the rules in a file as a new version, and activate it.
-
-    Validates, prints the changes, asks if there is a terminal, then saves
-    and activates in one step. Nothing is written if somebody else saved a
-    version meanwhile: after the version in the first line of an exported
-    file, or after the changes were printed. With --store, running processes
-    are notified at once; otherwise they find it within seconds.
-
-        limen rules apply rules.yaml --comment "search is slower now"
-        limen rules apply rules.yaml --dry-run
-        limen rules apply rules.yaml --draft
-        limen rules apply rules.yaml --base 7 --yes
-    """
-    from limen.cli import apply
-
-    settings = settings_of(context)
-    code = apply.apply(
-        file, settings, author, comment, base=base, draft=draft, dry_run=dry_run, ask=not yes
-    )
-    raise typer.Exit(code)
+    reports = [_report(file) for file in files]
+    if as_json:
+        output.print_json(reports)
+    else:
+        for report in reports:
+            _print_report(report)
+    codes = [2 if report["unreadable"] else int(not report["valid"]) for report in reports]
+    raise typer.Exit(max(codes))
 
 
-@app.command("diff")
+def _report(file: str) -> dict[str, Any]:
+    counts, problems, warnings, unreadable = {}, [], [], False
+    try:
+        loaded = rules_source.read_file(file)
+        rules, warnings = loaded.rule_set(), loaded.warnings
+        counts = {"rules": len(rules.rules), "exemptions": len(rules.exemptions)}
+    except InvalidRules as error:
+        problems = list(error.problems)
+    except ConfigurationError as error:
+        problems, unreadable = [Problem("", str(error))], True
+    return {
+        "file": rules_source.name_of(file),
+        "valid": not problems,
+        **counts,
+        "problems": [problem._asdict() for problem in problems],
+        "warnings": [warning._asdict() for warning in warnings],
+        "unreadable": unreadable,
+    }
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    name, problems = report["file"], [Problem(**problem) for problem in report["problems"]]
+    if report["unreadable"]:
+        output.print_error(f"limen: {problems[0].message}")
+        return
+    for problem in problems:
+        output.print_line(rules_source.problem_line(name, problem))
+    rules_source.print_warnings(name, [Problem(**warning) for warning in report["warnings"]])
+    if not problems:
+        output.print_line(f"{name}: {_counts(report['rules'], report['exemptions'])}, valid")
+
+
 @options.with_settings("rules")
 def show_difference(
     context: typer.Context,
@@ -126,12 +125,42 @@ def show_difference(
         limen rules diff old.yaml new.yaml
         limen rules diff
     """
-    from limen.cli import inspect
+    from limen.rules.diff import changes
 
-    inspect.diff(a, b, rules_location_of(context), as_json)
+    where = rules_location_of(context)
+    if b is not None:
+        before, after = _side(str(a), where), _side(b, where)
+    else:
+        before = load_rules(where)
+        after = _newest(where) if a is None else _side(a, where)
+    changed = changes(before.document, after.document)
+    if as_json:
+        data = [structs.asdict(change) for change in changed]
+        output.print_json({"from": before.label, "to": after.label, "changes": data})
+    elif a is None and after.active:
+        output.print_line(
+            f"{after.label} is active and the newest: there is no draft to compare it with"
+        )
+    else:
+        output.print_changes(before.title, after.title, changed)
 
 
-@app.command("show")
+def _newest(where: str) -> LoadedRules:
+    """Return the newest version: a draft, or the active one when there is none."""
+    if rules_source.is_file(where):
+        raise ConfigurationError("a file has no drafts; name another file to compare it with")
+    latest = with_store(where, lambda store: store.latest())
+    if latest is None:
+        raise StoreError(rules_source.NO_RULES)
+    return rules_source.of_stored(latest, where)
+
+
+def _side(name: str, where: str) -> LoadedRules:
+    if name.isascii() and name.isdigit():
+        return load_rules(where, int(name))
+    return rules_source.load_file(name)
+
+
 @options.with_settings("rules")
 def show_rules(
     context: typer.Context,
@@ -148,12 +177,42 @@ def show_rules(
     limen rules show --version 3
     limen rules show --rules rules.yaml
     """
-    from limen.cli import inspect
+    if rule is not None:
+        options.refuse_address(rule, "a rule")
+    loaded = load_rules(rules_location_of(context), version)
+    if rule is not None:
+        _print_rule(rule, loaded, as_json)
+    elif as_json:
+        output.print_json({"version": loaded.version, "active": loaded.active, **loaded.document})
+    else:
+        from limen.cli.rules_table import print_rules
 
-    inspect.show(rule, rules_location_of(context), version, as_json)
+        rules = loaded.rule_set()
+        counts = _counts(len(rules.rules), len(rules.exemptions))
+        at = "" if loaded.version is None else f"{loaded.where}, "
+        output.print_line(f"{at}{loaded.title}: {counts}", "bold")
+        print_rules(rules)
 
 
-@app.command("history")
+def _print_rule(name: str, loaded: LoadedRules, as_json: bool) -> None:
+    from limen.rules import text
+
+    items = [*loaded.document.get("rules", []), *loaded.document.get("exemptions", [])]
+    by_name = {str(item.get("name")): item for item in items if isinstance(item, dict)}
+    if name not in by_name:
+        there_are = did_you_mean(name, by_name) or f"; there are: {', '.join(by_name) or 'none'}"
+        raise InvalidInput(f"there is no rule {name!r} in {loaded.label}{there_are}")
+    if as_json:
+        output.print_json(by_name[name])
+    else:
+        output.print_document(text.write(by_name[name]))
+
+
+def _counts(rules: int, exemptions: int) -> str:
+    counts = output.pluralize(rules, "rule")
+    return f"{counts}, {output.pluralize(exemptions, 'exemption')}" if exemptions else counts
+
+
 @options.with_settings("rules")
 def show_history(
     context: typer.Context, limit: options.Rows = 20, as_json: options.AsJson = False
@@ -165,14 +224,15 @@ def show_history(
         limen rules history
         limen rules diff 3 4
     """
-    from limen.cli.rules_location import NO_RULES, with_store
-
     versions = with_store(rules_location_of(context), lambda store: store.history(limit))
     if as_json:
-        output.print_json([_without_document(stored) for stored in versions])
+        rows = [structs.asdict(stored) for stored in versions]
+        for row in rows:
+            del row["document"]
+        output.print_json(rows)
         return
     if not versions:
-        raise StoreError(NO_RULES)
+        raise StoreError(rules_source.NO_RULES)
     headings = ("VERSION", "", "TIME (UTC)", "AUTHOR", "CHANGES", "COMMENT")
     output.print_table(headings, [_version_row(stored) for stored in versions])
     older = versions[-1].version - 1
@@ -182,19 +242,12 @@ def show_history(
         )
 
 
-def _without_document(stored: StoredRuleSet) -> dict[str, Any]:
-    fields = structs.asdict(stored)
-    del fields["document"]
-    return fields
-
-
 def _version_row(stored: StoredRuleSet) -> list[output.Cell]:
     mark = "active" if stored.active else ""
     when = output.format_time(stored.created_at)
     return [str(stored.version), mark, when, stored.author, stored.summary, stored.comment]
 
 
-@app.command("audit")
 @options.with_settings("rules")
 def show_audit(
     context: typer.Context, limit: options.Rows = 20, as_json: options.AsJson = False
@@ -204,17 +257,13 @@ def show_audit(
     Each row has a hash of the row before it and of the rules. The exit code
     is 1 if a row or a version was changed.
     """
-    from limen.cli.rules_location import with_store
-
-    async def work(store: SqlStore) -> tuple[list[AuditRow], StoreError | None]:
-        rows = await store.audit(limit)
-        try:
-            await store.verify_audit()
-        except StoreError as error:
-            return rows, error
-        return rows, None
-
-    rows, broken = with_store(options.database_of(context), work)
+    database = options.database_of(context)
+    broken: StoreError | None = None
+    rows = with_store(database, lambda store: store.audit(limit))
+    try:
+        with_store(database, lambda store: store.verify_audit())
+    except StoreError as error:
+        broken = error
     if as_json:
         problem = None if broken is None else str(broken)
         output.print_json({"holds": broken is None, "problem": problem, "rows": rows})
@@ -234,55 +283,11 @@ def _audit_row(row: AuditRow) -> list[output.Cell]:
     return [str(row.id), *who, version, before, row.subject, row.comment]
 
 
-@app.command("activate")
-@options.with_settings("rules", "store", "namespace")
-def activate_version(
-    context: typer.Context,
-    version: options.VersionNumber,
-    comment: options.Comment = "",
-    author: options.Author = None,
-) -> None:
-    """Activate a version: a draft, or an old one.
-
-    Prints the changes, and does not ask. Use `diff` first.
-
-        limen rules diff 5
-        limen rules activate 5
-    """
-    from limen.cli import apply
-
-    apply.activate(version, settings_of(context), author, comment)
-
-
-@app.command("rollback")
-@options.with_settings("rules", "store", "namespace")
-def roll_back(
-    context: typer.Context,
-    version: options.VersionNumber,
-    comment: options.Comment = "",
-    author: options.Author = None,
-    yes: options.Yes = False,
-) -> None:
-    """Save an old version as the newest one, and activate it.
-
-    So it is part of the history, and later edits start from it. Prints the
-    changes, and asks if there is a terminal.
-
-        limen rules rollback 3 --comment "5 was too strict"
-        limen rules rollback 3 --yes
-    """
-    from limen.cli import apply
-
-    settings = settings_of(context)
-    raise typer.Exit(apply.rollback(version, settings, author, comment, ask=not yes))
-
-
-@app.command("export")
 @options.with_settings("rules")
 def export_rules(
     context: typer.Context,
     version: options.Version = None,
-    output: options.Output = None,
+    path: options.Output = None,
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -295,51 +300,24 @@ def export_rules(
         limen rules export --version 3 --output old.yaml
         limen rules export --json
     """
-    from limen.cli import inspect
+    from limen.rules import text
 
-    inspect.export(rules_location_of(context), version, output, as_json=as_json, overwrite=force)
-
-
-@app.command("import-envoy")
-def import_envoy(
-    paths: Annotated[
-        list[str],
-        typer.Argument(metavar="PATH", help="Folders of YAML files, or files; - is stdin."),
-    ],
-    output: options.Output = None,
-    force: options.Force = False,
-    algorithm: Annotated[
-        str, typer.Option(metavar="NAME", help="The algorithm of all limits.")
-    ] = "fixed_window",
-) -> None:
-    """Convert a configuration of envoyproxy/ratelimit to rules.
-
-    The rules decide as that service does. Differences are listed on stderr,
-    by file and line, with advice. The exit
-    code is 1, and nothing is written, when a file is not valid.
-
-        limen rules import-envoy config/ --output rules.yaml
-        limen rules import-envoy config/ --algorithm sliding_counter
-        limen rules import-envoy edge.yaml mongo.yaml | limen rules apply -
-    """
-    from limen.cli.import_envoy import convert
-
-    raise typer.Exit(convert(paths, output, algorithm, overwrite=force))
+    if path is not None:
+        options.refuse_address(path)
+    loaded = load_rules(rules_location_of(context), version)
+    written = output.format_json(loaded.document) + "\n" if as_json else text.write(loaded.document)
+    if loaded.version is not None and not as_json:
+        origin = rules_source.ExportedFrom(loaded.version, loaded.where)
+        # On one line, whatever the name of the file.
+        written = f"{output.escape(str(origin))}\n{written}"
+    if path is None:
+        output.print_document(written)
+        return
+    rules_source.write_file(path, written, overwrite=force)
+    rules = output.pluralize(len(loaded.document["rules"]), "rule")
+    output.print_line(f"{path}: {loaded.title}, {rules}")
 
 
-@app.command("instances")
-@options.with_settings("store", "namespace")
-def list_instances(context: typer.Context, as_json: options.AsJson = False) -> None:
-    """List the running processes and their versions of the rules.
-
-    limen rules instances --store redis://localhost:6379
-    """
-    from limen.cli.instances import print_instances
-
-    print_instances(settings_of(context), as_json)
-
-
-@app.command("schema")
 def print_schema() -> None:
     """Print the JSON Schema of rules, for editors.
 
@@ -348,3 +326,18 @@ def print_schema() -> None:
     from limen.rules.spec import json_schema
 
     output.print_json(json_schema())
+
+
+app: typer.Typer = options.command_group(__doc__)
+app.command("validate")(validate_files)
+app.command("apply")(rules_changes.apply_file)
+app.command("diff")(show_difference)
+app.command("show")(show_rules)
+app.command("history")(show_history)
+app.command("audit")(show_audit)
+app.command("activate")(rules_changes.activate_version)
+app.command("rollback")(rules_changes.roll_back)
+app.command("export")(export_rules)
+app.command("import-envoy")(import_envoy.import_envoy)
+app.command("instances")(instances.list_instances)
+app.command("schema")(print_schema)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from limen.cli import options, output
-from limen.cli.arguments import author_name, read_time, refuse_address
+from limen.cli.rules_source import with_store
 from limen.errors import InvalidInput, shown
 from limen.model import grammar
 
@@ -65,16 +65,15 @@ def create_token(
         limen token create --role editor --name ann --expires 30d
         TOKEN=$(limen token create --role viewer --name grafana)
     """
-    from limen.cli.rules_location import with_store
     from limen.rules.stores.records import valid_author
     from limen.rules.stores.tokens import grant
 
     database = options.database_of(context)
     # All arguments are checked first: a mistake must not create a database.
-    refuse_address(name, "a name")
+    options.refuse_address(name, "a name")
     expires_at = None if expires is None else _expiry(expires)
     granted = grant(cast("Role", role), name, expires_at)
-    created_by = valid_author(author_name(author))
+    created_by = valid_author(options.author_name(author))
 
     async def create(store: SqlStore) -> tuple[Token, str]:
         await store.prepare()
@@ -102,8 +101,6 @@ def list_tokens(context: typer.Context, as_json: options.AsJson = False) -> None
         limen token list
         limen token list --json
     """
-    from limen.cli.rules_location import with_store
-
     tokens = with_store(options.database_of(context), lambda store: store.tokens())
     if as_json:
         output.print_json([token.as_data(datetime.now(UTC)) for token in tokens])
@@ -131,12 +128,11 @@ def revoke_token(
         limen token list
         limen token revoke 3f2a91c0
     """
-    from limen.cli.rules_location import with_store
     from limen.rules.stores.tokens import id_of
 
     database = options.database_of(context)
-    refuse_address(id, "the id of a token")
-    token_id, revoked_by = id_of(id), author_name(author)
+    options.refuse_address(id, "the id of a token")
+    token_id, revoked_by = id_of(id), options.author_name(author)
     now = datetime.now(UTC)
     token = with_store(database, lambda store: store.revoke_token(token_id, revoked_by))
     if token.revoked_at is not None and token.revoked_at < now:
@@ -148,10 +144,10 @@ def revoke_token(
 
 def _expiry(text: str) -> datetime:
     """Return the time that `30d` or `2099-01-01` stands for."""
-    refuse_address(text, "a time")
+    options.refuse_address(text, "a time")
     try:
         if re.match(r"\d{4}-", text):
-            expires_at = read_time(text)
+            expires_at = options.read_time(text)
         else:
             duration = timedelta(microseconds=grammar.read_duration(text))
             expires_at = datetime.now(UTC) + duration

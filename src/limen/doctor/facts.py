@@ -1,75 +1,76 @@
-"""What was found out about a store, before anybody judges it. Pure values, without I/O."""
+"""Facts about a store, as they were collected and before they are judged. Plain values."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from limen.connect.address import Kind
+from limen.connect import Target
 
 
-class Trouble(Struct, frozen=True):
-    """Why a server could not be used."""
+class ServerProblem(Struct, frozen=True):
+    """The reason why a server cannot be used."""
 
     where: str
-    """Which server: `"10.0.0.5:6379"`."""
+    """The server: `"10.0.0.5:6379"`."""
     kind: str
     """A `FaultKind`, or `"service"` for sentinels that do not know the service."""
     text: str
-    """What it said, without a password."""
+    """The error, without a password."""
     sentinel: bool = False
-    """Whether a sentinel said it."""
+    """Whether the error is from a sentinel."""
 
 
 class Node(Struct, frozen=True):
-    """What one server says of itself, and what came of trying it."""
+    """The settings of one server, and the results of the tests on it."""
 
     where: str
-    told: dict[str, str] = {}
-    """What INFO, CONFIG GET and CLUSTER INFO say, by the names they use; what is missing
-    was not told."""
+    info: dict[str, str] = {}
+    """The fields of INFO, CONFIG GET and CLUSTER INFO. Without the right, they are absent."""
     refused: dict[str, str] = {}
-    """Commands that a limiter needs and this user may not run, with what the server said."""
+    """Commands that a limiter needs and this user may not run, and the error of each."""
     ahead_s: float | None = None
-    """How far its clock is ahead of this machine's; None when it does not tell the time."""
+    """The difference to the clock of this machine; None without the right to TIME."""
     decided: bool = False
     """Whether a real decision was made there."""
-    undecided: Trouble | None = None
-    """Why none was, if it was tried."""
+    undecided: ServerProblem | None = None
+    """The reason why a decision failed; None also if none was tried."""
     round_trips_ms: tuple[float, ...] = ()
     slots: int = 0
-    """How many slots of a cluster it owns."""
+    """The number of slots in a cluster."""
     replicas: int = 0
-    """How many replicas it has, as the cluster sees it."""
+    """The number of its replicas in a cluster."""
 
 
-class Watch(Struct, frozen=True):
-    """What sentinels say of the servers they watch."""
+class SentinelView(Struct, frozen=True):
+    """The replies of the sentinels about the service."""
 
-    named: dict[str, str]
-    """Each sentinel of the URL that answers, and the primary it names."""
+    primaries: dict[str, str]
+    """The primary that each sentinel of the URL names."""
     silent: tuple[str, ...] = ()
-    """The sentinels of the URL that name none."""
+    """The sentinels of the URL that name no primary."""
     known: int | None = None
-    """How many sentinels know of each other."""
+    """The number of sentinels that know each other."""
     quorum: str = ""
-    """The reply to SENTINEL CKQUORUM; empty when it could not be asked."""
+    """The reply to SENTINEL CKQUORUM; empty without the right to it."""
 
 
 class Facts(Struct, frozen=True):
-    """All that was found out about a store."""
+    """The state of a store."""
 
-    kind: Kind
-    where: str
-    """The address, without a password."""
+    target: Target
     namespace: str
     commands: tuple[str, ...]
-    """What a limiter runs there: `("EVALSHA", ..., "ZSCORE")`."""
-    user: str = "default"
-    has_password: bool = False
+    """The commands that a limiter runs: `("EVALSHA", ..., "ZSCORE")`."""
     nodes: tuple[Node, ...] = ()
     """The server; or the primary; or every master of the cluster that answers."""
-    troubles: tuple[Trouble, ...] = ()
-    """Who should have answered, and did not."""
-    watch: Watch | None = None
+    problems: tuple[ServerProblem, ...] = ()
+    """The servers that cannot be used."""
+    sentinels: SentinelView | None = None
     max_connections: int = 0
-    """How many connections the limiters of all processes may open to one server; 0 is unknown."""
+    """The connections that the limiters of all processes may open to a server; 0 is unknown."""
+
+    @property
+    def user(self) -> str:
+        """The user of the address."""
+        user: str = self.target.options.get("username", "default")
+        return user

@@ -1,15 +1,29 @@
-"""From facts to findings: what is well, what is not, and what to do about it. Pure."""
+"""From facts to findings, with advice for each problem. Pure."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from statistics import median
+from collections.abc import Mapping
 
 from limen.backends.redis.protocol import tls_advice
 from limen.connect import UnreadableFile
-from limen.doctor.facts import Facts, Node, Trouble
-from limen.doctor.finding import Finding, Status, across, counted
+from limen.doctor.checks import (
+    Finding,
+    Status,
+    across,
+    clock,
+    connections,
+    counted,
+    coverage,
+    eviction,
+    lag,
+    latency,
+    persistence,
+    quorum,
+    replicas,
+    sentinels,
+    slots,
+)
+from limen.doctor.facts import Facts, Node, ServerProblem
 from limen.doctor.rights import (
     SENTINEL_LINE,
     acl_line,
@@ -17,11 +31,6 @@ from limen.doctor.rights import (
     grant_line,
     is_about_keys,
 )
-from limen.doctor.server import clock, connections, eviction, persistence
-from limen.doctor.topology import coverage, lag, quorum, replicas, sentinels, slots
-
-DEADLINE_MS = 50.0
-"""The deadline a limiter has unless it is told another."""
 
 _ADVICE = {
     "connection": "start the server, or check the address and the firewall",
@@ -47,55 +56,47 @@ _PRIMARY_ADDRESS = (
 
 
 def judge(facts: Facts) -> list[Finding]:
-    """Return a finding for each check, in the order a reader wants to know."""
-    wrong = [_unusable(facts, trouble) for trouble in facts.troubles]
+    """Return a finding for each check, in their order in the report."""
+    wrong = [_unusable(facts, problem) for problem in facts.problems]
     if not facts.nodes:
-        answers = Finding("reachable", "ok", f"{facts.troubles[0].where} answers")
+        answers = Finding("reachable", "ok", f"{facts.problems[0].where} answers")
         return wrong[:1] if wrong[0].check == "reachable" else [answers, wrong[0]]
     reached = [reachable(facts)]
     if reached[0].status == "FAIL":
         return reached
     findings = wrong or reached
     if not any(finding.check == "login" for finding in findings):
-        login = "with a password" if facts.has_password else "without a password"
+        login = "with a password" if "password" in facts.target.options else "without a password"
         findings.append(Finding("login", "ok", f"user {facts.user}, {login}"))
     findings.append(rights(facts))
     if findings[-1].status == "FAIL":
         unknown = "not checked: rights are missing"
         findings += [Finding("script", "skip", unknown), Finding("latency", "skip", unknown)]
     else:
-        findings += [
-            across(facts.nodes, script),
-            latency([ms for node in facts.nodes for ms in node.round_trips_ms]),
-        ]
-    findings += [
-        across(facts.nodes, lambda node: eviction(node.told)),
-        across(facts.nodes, lambda node: persistence(node.told)),
-        clock(facts.nodes),
-    ]
+        round_trips_ms = [ms for node in facts.nodes for ms in node.round_trips_ms]
+        findings += [across(facts.nodes, script), latency(round_trips_ms)]
+    nodes = facts.nodes
+    findings += [across(nodes, eviction), across(nodes, persistence), clock(nodes)]
     if facts.max_connections:
-        findings.append(
-            across(facts.nodes, lambda node: connections(node.told, facts.max_connections))
-        )
-    if facts.kind == "cluster":
-        findings += [slots(facts.nodes), coverage(facts.nodes), replicas(facts.nodes)]
-    if facts.watch:
-        findings += [sentinels(facts.watch), quorum(facts.watch.quorum)]
-        findings.append(across(facts.nodes, lambda node: lag(node.told)))
+        findings.append(across(nodes, lambda node: connections(node, facts.max_connections)))
+    if facts.target.kind == "cluster":
+        findings += [slots(nodes), coverage(nodes), replicas(nodes)]
+    if facts.sentinels:
+        findings += [sentinels(facts.sentinels), quorum(facts.sentinels.quorum), across(nodes, lag)]
     return findings
 
 
 def reachable(facts: Facts) -> Finding:
-    """Say what answers there, and whether it is what the URL says."""
-    servers = sorted({server_name(node.told) for node in facts.nodes})
+    """Check that the servers are of the kind that the URL names."""
+    servers = sorted({server_name(node.info) for node in facts.nodes})
     first = facts.nodes[0]
     what = {
         "single": "a single server",
         "sentinel": f"the primary {first.where}, which the sentinels name",
         "cluster": f"a cluster with {counted(len(facts.nodes), 'master')}",
-    }[facts.kind]
-    mode = first.told.get("server_mode") or first.told.get("redis_mode", "")
-    if facts.kind == "single" and mode in ("cluster", "sentinel"):
+    }[facts.target.kind]
+    mode = first.info.get("server_mode") or first.info.get("redis_mode", "")
+    if facts.target.kind == "single" and mode in ("cluster", "sentinel"):
         behind = "" if mode == "cluster" else "/service"
         return Finding(
             "reachable",
@@ -105,8 +106,8 @@ def reachable(facts: Facts) -> Finding:
             f"write redis+{mode}://{first.where}{behind}",
         )
     for node in facts.nodes:
-        if node.told.get("role") == "slave":
-            primary = f"{node.told.get('master_host')}:{node.told.get('master_port')}"
+        if node.info.get("role") == "slave":
+            primary = f"{node.info.get('master_host')}:{node.info.get('master_port')}"
             return Finding(
                 "reachable",
                 "FAIL",
@@ -116,17 +117,17 @@ def reachable(facts: Facts) -> Finding:
     return Finding("reachable", "ok", f"{what}: {', '.join(servers)}")
 
 
-def server_name(told: Mapping[str, str]) -> str:
-    """Return what a server calls itself: `"valkey 9.1.2"`. For people; nothing depends on it."""
-    name = told.get("server_name", "redis")
-    version = told.get(f"{name}_version") or told.get("redis_version")
+def server_name(info: Mapping[str, str]) -> str:
+    """Return the name of a server: `"valkey 9.1.2"`. Nothing depends on it."""
+    name = info.get("server_name", "redis")
+    version = info.get(f"{name}_version") or info.get("redis_version")
     return f"{name} {version}" if version else "it does not say which (no right to INFO)"
 
 
 def rights(facts: Facts) -> Finding:
-    """Say whether the user may do what a limiter does."""
+    """Check that the user has the rights that a limiter needs."""
     whole = acl_line(facts.namespace, facts.commands)
-    on_every = " on every node" if facts.kind != "single" else ""
+    on_every = " on every node" if facts.target.kind != "single" else ""
     keys = f"keys {facts.namespace}:*"
     refused = {name: said for node in facts.nodes for name, said in node.refused.items()}
     if not refused:
@@ -160,72 +161,51 @@ def rights(facts: Facts) -> Finding:
 
 
 def script(node: Node) -> Finding:
-    """Say whether a real decision was made."""
-    trouble = node.undecided
-    if trouble is None and node.decided:
+    """Check that a node made a decision."""
+    problem = node.undecided
+    if problem is None and node.decided:
         found = "every algorithm decided, on a key that was removed"
         return Finding("script", "ok", found)
-    if trouble is None:
+    if problem is None:
         return Finding("script", "skip", "not checked: no decision was tried")
-    advice = _ADVICE.get(trouble.kind, "the server's log may say more")
-    return Finding("script", "FAIL", f"no decision: {trouble.text}", advice)
+    advice = _ADVICE.get(problem.kind, "the server's log may say more")
+    return Finding("script", "FAIL", f"no decision: {problem.text}", advice)
 
 
-def latency(round_trips_ms: Sequence[float]) -> Finding:
-    """Say how long decisions take. With few round trips, the 99th percentile is the longest."""
-    if not round_trips_ms:
-        return Finding("latency", "skip", "not checked: no decision was made")
-    ranked = sorted(round_trips_ms)
-    p99_ms = ranked[math.ceil(0.99 * len(ranked)) - 1]
-    found = (
-        f"median {median(ranked):.2f} ms, p99 {p99_ms:.2f} ms of {len(ranked)}; "
-        f"the deadline is {DEADLINE_MS:.0f} ms"
-    )
-    if p99_ms <= DEADLINE_MS / 2:
-        return Finding("latency", "ok", found)
-    return Finding(
-        "latency",
-        "warn",
-        found,
-        "what takes longer is decided without the store: move nearer to it, "
-        f"or give the limiter more time: deadline={max(p99_ms * 2 / 1000, 0.1):.1f}",
-    )
-
-
-def _unusable(facts: Facts, trouble: Trouble) -> Finding:
-    found = f"{trouble.where}: {trouble.text}"
-    if "no permissions" in trouble.text:
+def _unusable(facts: Facts, problem: ServerProblem) -> Finding:
+    found = f"{problem.where}: {problem.text}"
+    if "no permissions" in problem.text:
         line = acl_line(facts.namespace, facts.commands)
-        at, line = ("sentinel", SENTINEL_LINE) if trouble.sentinel else ("server", line)
+        at, line = ("sentinel", SENTINEL_LINE) if problem.sentinel else ("server", line)
         return Finding("rights", "FAIL", found, f"make a user, on every {at}:\n{line}")
-    if trouble.kind == "rights":
-        return Finding("login", "FAIL", found, _login_advice(trouble))
-    advice = _ADVICE.get(trouble.kind, "the server's log may say more")
-    if "cluster support disabled" in trouble.text:
-        advice = f"this is a single server: write redis://{trouble.where}"
-    elif trouble.sentinel and "unknown command" in trouble.text:
-        advice = f"this is no sentinel: for a single server write redis://{trouble.where}"
-    elif "cannot read" in trouble.text:
+    if problem.kind == "rights":
+        return Finding("login", "FAIL", found, _login_advice(problem))
+    advice = _ADVICE.get(problem.kind, "the server's log may say more")
+    if "cluster support disabled" in problem.text:
+        advice = f"this is a single server: write redis://{problem.where}"
+    elif problem.sentinel and "unknown command" in problem.text:
+        advice = f"this is no sentinel: for a single server write redis://{problem.where}"
+    elif "cannot read" in problem.text:
         advice = UnreadableFile.advice
-    elif scheme := tls_advice(trouble.kind, trouble.text, facts.where):
+    elif scheme := tls_advice(problem.kind, problem.text, facts.target.shown):
         advice = f"{scheme}; else {advice}"
-    elif "DB index" in trouble.text:
+    elif "DB index" in problem.text:
         advice = "the URL names a database that the server does not have: see CONFIG GET databases"
-    elif trouble.kind in ("connection", "timeout") and not trouble.sentinel:
-        if facts.kind == "sentinel":
+    elif problem.kind in ("connection", "timeout") and not problem.sentinel:
+        if facts.target.kind == "sentinel":
             advice = _PRIMARY_ADDRESS
-        elif facts.kind == "cluster" and trouble.where not in facts.where:
+        elif facts.target.kind == "cluster" and problem.where not in facts.target.shown:
             advice = _CLUSTER_ADDRESS
     return Finding("reachable", "FAIL", found, advice)
 
 
-def _login_advice(trouble: Trouble) -> str:
-    if "without any password" in trouble.text:
+def _login_advice(problem: ServerProblem) -> str:
+    if "without any password" in problem.text:
         return "the server has no password: leave it out of the URL"
-    if trouble.sentinel:
+    if problem.sentinel:
         return (
             "the sentinels have a login of their own: ?sentinel_username=...&sentinel_password=..."
         )
-    if trouble.text.startswith("NOAUTH"):
+    if problem.text.startswith("NOAUTH"):
         return "put the password into the URL: redis://:password@host, redis://user:password@host"
     return _ADVICE["rights"]

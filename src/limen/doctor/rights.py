@@ -1,7 +1,7 @@
-"""The rights that a user of the store needs, read off the scripts themselves. Pure: asks nobody.
+"""The rights that a user of the store needs, read from the scripts. Pure.
 
 They are those of the library, or those of `limen serve`, which also shares rules, the kill switch
-and insight by way of the store.
+and insight over the store.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Role = Literal["library", "service"]
 """The user of the store: a limiter in a program, or `limen serve`."""
 
 USER = "limen"
-"""Whom the line is for. Never the user of the URL: the line would take that one's other rights."""
+"""The user in the line. Not the user of the URL, because the line resets all rights."""
 SENTINEL_LINE = f"ACL SETUSER {USER} reset on >PASSWORD +sentinel|get-master-addr-by-name"
-"""The command that makes a user who may ask a sentinel for the primary."""
+"""The command that makes a user with the right to ask a sentinel for the primary."""
 
 _INSIDE = re.compile(r"""redis\.p?call\(\s*["']([A-Za-z]+)["']""")
 _SENT_BY_SERVICE = (
@@ -44,7 +44,7 @@ return redis.pcall('LPUSH', KEYS[1], '1')
 
 
 def inner_commands() -> list[str]:
-    """Return what the script runs: `["DEL", "EXISTS", ...]`."""
+    """Return the commands in the script: `["DEL", "EXISTS", ...]`."""
     return sorted(set(_INSIDE.findall(script.text())))
 
 
@@ -82,12 +82,12 @@ def grant_line(user: str, namespace: str, commands: Collection[str]) -> str:
 
 
 def attempts(command: str, key: str, database: int, channel: str) -> list[tuple[str, ...]]:
-    """Return how to find out whether a command may be run; one after the other, until one tells.
+    """Return the calls that test the right to a command, to be sent until one gives a result.
 
-    A server looks at the number of arguments, then at the rights, then at what the arguments say.
-    So a command of the script is tried with more arguments than it takes, then with fewer: the
-    first number that fits tells the rights, and nothing is changed, because `key` in every place
-    makes no sense as a number or an option. This needs no table of commands, which could go stale.
+    A server validates the number of arguments, then the rights, then the arguments. So a command of
+    the script is sent with more arguments than it takes, then with fewer: the first number that
+    fits shows the rights. Nothing is changed, because `key` is not a valid number or option. This
+    needs no table of commands, which could become outdated.
     """
     known: dict[str, tuple[str, ...]] = {
         "EVALSHA": ("0" * 40, "1", key),
@@ -106,7 +106,7 @@ def attempts(command: str, key: str, database: int, channel: str) -> list[tuple[
         "HSET": (key, key, key, key),
     }
     if command == "LPUSH":
-        # With any argument it would write, so it meets a key of another type, which soon expires.
+        # Any argument is valid, so it is sent to a key of another type, which soon expires.
         return [("EVAL", _TRY_LPUSH, "1", key)]
     if command in known:
         return [(*command.split(), *known[command])]
@@ -114,20 +114,20 @@ def attempts(command: str, key: str, database: int, channel: str) -> list[tuple[
 
 
 def refusal(error: str) -> str | None:
-    """Return how the right was refused, nothing if it was not; None when the attempt did not tell.
+    """Return the error if a right was refused, else an empty text; None if that is not known.
 
-    `error` is what the server replied with; empty when that was no error.
+    `error` is the error of the server; empty if there was none.
     """
     if "wrong number of arg" in error.lower():
         return None
     is_refused = error.startswith("NOPERM") or "unknown command" in error or "unknown sub" in error
-    # A script that was refused one of its commands says so in words of its own.
+    # A script without the right to one of its commands has other errors.
     is_refused = is_refused or "ACL failure" in error or "can't run this command" in error
     return error if is_refused else ""
 
 
 def consequence(refused: Collection[str]) -> str | None:
-    """Return what follows when these commands are refused; None when nothing can be decided."""
+    """Return the consequence of these refusals; None if no decision can be made."""
     if not refused:
         return ""
     if set(refused) == {"INFO"}:

@@ -1,5 +1,6 @@
 """The words everything else is said in: limits, checks, decisions. No I/O, no clock, no store."""
 
+from limen.model.algorithm import ALGORITHMS, AlgorithmName
 from limen.model.decision import (
     MAX_COST,
     NEVER_US,
@@ -16,7 +17,6 @@ from limen.model.decision import (
     valid_cost,
     valid_key,
 )
-from limen.model.grammar import ALGORITHMS, AlgorithmName
 from limen.model.limit import Concurrency, Limit
 
 __all__ = [

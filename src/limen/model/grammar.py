@@ -14,19 +14,11 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 from difflib import get_close_matches
-from typing import Any, Literal, NamedTuple, NoReturn, get_args
+from typing import Any, NamedTuple, NoReturn
 
 from limen.errors import InvalidLimit, did_you_mean, shown
+from limen.model.algorithm import ALGORITHMS
 
-AlgorithmName = Literal[
-    "fixed_window",
-    "sliding_counter",
-    "rolling_window",
-    "packed_window",
-    "token_bucket",
-    "leaky_bucket",
-]
-ALGORITHMS: tuple[AlgorithmName, ...] = get_args(AlgorithmName)
 CALENDAR_PERIODS = ("month", "calendar day")
 
 _SECOND_US = 1_000_000

@@ -8,33 +8,20 @@ and where a product would not, the Lua form works in steps that do.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import cast
 from zlib import crc32
 
 from limen.errors import InvalidLimit, did_you_mean, shown
 from limen.model import grammar
-from limen.model.grammar import AlgorithmName
+from limen.model.algorithm import ALGORITHMS, MAX_QUOTA, AlgorithmName
 from limen.model.text import DIGEST_LENGTH, escaped
 
-_BUCKETS = ("token_bucket", "leaky_bucket")
-_EXACT_WINDOWS = ("rolling_window", "packed_window")
-_CODES = {
-    "fixed_window": "fw",
-    "sliding_counter": "sc",
-    "rolling_window": "rw",
-    "packed_window": "pw",
-    "token_bucket": "tb",
-    "leaky_bucket": "lb",
-}
 _CALENDAR_CODES = {"month": "month", "calendar day": "day"}
 
 _DOUBLE = 2**53
 _MAX_PERIOD_US = 3_650 * 86_400_000_000
 _NO_MAX_US = 2**52
-_MAX_QUOTA = 10**9
 _MAX_BUCKET_QUOTA = 90_000_000
 _MAX_UNASKED = 10_000
-_MAX_EXACT = {"rolling_window": 10_000, "packed_window": 1_000_000}
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
@@ -104,12 +91,12 @@ class Limit:
     ) -> None:
         """Validate, or raise `InvalidLimit`; see the fields for what each argument means."""
         set_ = object.__setattr__
-        set_(self, "quota", _whole_number("quota", quota, most=_MAX_QUOTA))
+        set_(self, "quota", _whole_number("quota", quota, most=MAX_QUOTA))
         period_us = _period_us(period)
         set_(self, "period", period_us / 1e6 if period_us else period)
         set_(self, "period_us", period_us)
         if burst is not None:
-            _whole_number("burst", burst, most=_MAX_QUOTA)
+            _whole_number("burst", burst, most=MAX_QUOTA)
         set_(self, "burst", burst)
         set_(self, "algorithm", _algorithm(algorithm, calendar=not period_us, burst=burst))
         set_(self, "min_interval", min_interval)
@@ -137,7 +124,7 @@ class Limit:
             tick_us *= 10
         set_(self, "tick_us", tick_us)
         span = period_us or _CALENDAR_CODES[str(period)]
-        code = "ff" if from_first else _CODES[self.algorithm]
+        code = "ff" if from_first else ALGORITHMS[self.algorithm].code
         set_(self, "identity", _identity(code, str(span), self.name))
         set_(self, "_text", "")
         # Of numbers alone: unlike that of text, their hash is the same in every process.
@@ -295,10 +282,10 @@ def _algorithm(asked: str | None, *, calendar: bool, burst: int | None) -> Algor
         if calendar:
             return "fixed_window"
         return "packed_window" if burst is None else "token_bucket"
-    if not isinstance(asked, str) or asked not in _CODES:
-        hint, known = did_you_mean(asked, _CODES), ", ".join(_CODES)
+    if not isinstance(asked, str) or asked not in ALGORITHMS:
+        hint, known = did_you_mean(asked, ALGORITHMS), ", ".join(ALGORITHMS)
         raise InvalidLimit(f"unknown algorithm {shown(asked)}{hint}; there are: {known}")
-    return cast("AlgorithmName", asked)
+    return asked
 
 
 def _check_options(limit: Limit) -> None:
@@ -309,7 +296,7 @@ def _check_options(limit: Limit) -> None:
             f"a period of {limit.period!r} needs fixed_window, got {algorithm}; "
             "for another algorithm give the period in seconds or days"
         )
-    if limit.burst is not None and algorithm not in _BUCKETS:
+    if limit.burst is not None and not ALGORITHMS[algorithm].is_bucket:
         raise InvalidLimit(
             f"burst belongs to token_bucket and leaky_bucket, got burst {limit.burst} "
             f"with {algorithm}"
@@ -320,7 +307,7 @@ def _check_options(limit: Limit) -> None:
         ("min_interval", limit.min_interval is not None),
         ("count_denied", limit.count_denied),
     ):
-        if said and algorithm not in _EXACT_WINDOWS:
+        if said and not ALGORITHMS[algorithm].is_exact:
             raise InvalidLimit(
                 f"{option} belongs to packed_window and rolling_window, got {algorithm}"
             )
@@ -343,7 +330,7 @@ def _check_options(limit: Limit) -> None:
 def _check_size(limit: Limit, *, asked_for: bool) -> None:
     """Refuse what would cost too much memory, or more digits than a double has."""
     quota, algorithm = limit.quota, limit.algorithm
-    most = _MAX_EXACT.get(algorithm, _MAX_QUOTA)
+    most, is_bucket = ALGORITHMS[algorithm].max_quota, ALGORITHMS[algorithm].is_bucket
     if quota > most:
         raise InvalidLimit(
             f"{algorithm} holds at most {most:,} units, got {quota:,}; use "
@@ -356,12 +343,12 @@ def _check_size(limit: Limit, *, asked_for: bool) -> None:
             f"above {_MAX_UNASKED:,} add 'packed_window' to say that this is meant, "
             "or use sliding_counter or token_bucket"
         )
-    if algorithm in _BUCKETS and quota > _MAX_BUCKET_QUOTA:
+    if is_bucket and quota > _MAX_BUCKET_QUOTA:
         raise InvalidLimit(
             f"{algorithm} takes at most {_MAX_BUCKET_QUOTA:,} units a period, got {quota:,}; "
             "give the same rate over a shorter period"
         )
-    if algorithm in _BUCKETS and quota * limit.capacity >= _DOUBLE:
+    if is_bucket and quota * limit.capacity >= _DOUBLE:
         raise InvalidLimit(
             f"quota times burst must stay below 2**53 to be exact, "
             f"got {quota:,} times {limit.capacity:,}; give a smaller burst or a shorter period"
@@ -369,7 +356,7 @@ def _check_size(limit: Limit, *, asked_for: bool) -> None:
 
 
 def _check_fill(limit: Limit) -> None:
-    if limit.algorithm in _BUCKETS and limit.fill_us > _MAX_PERIOD_US:
+    if ALGORITHMS[limit.algorithm].is_bucket and limit.fill_us > _MAX_PERIOD_US:
         raise InvalidLimit(
             f"a bucket must drain within {_MAX_PERIOD_US // 86_400_000_000:,} days; burst "
             f"{limit.capacity:,} at {limit.quota:,}{grammar.period(limit.period_us)} takes longer"

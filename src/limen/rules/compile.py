@@ -11,7 +11,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from limen.errors import InvalidInput, InvalidLimit, did_you_mean
-from limen.model import Concurrency, Limit, grammar
+from limen.model import ALGORITHMS, Concurrency, Limit, grammar
 from limen.model.network import read_address
 from limen.rules import slices, spec
 from limen.rules.findings import Findings
@@ -29,7 +29,7 @@ from limen.rules.rule import (
 from limen.rules.text import Path
 
 _MAX_LIMITS = 100
-_MAX_ROLLING = 10_000
+_MAX_ROLLING = ALGORITHMS["rolling_window"].max_quota
 _MAX_ATTRIBUTES = 32
 _MAX_HINTS = 10
 
@@ -314,8 +314,9 @@ def _limit(
 
 def _implies(terms: grammar.Terms, rule: spec.RuleSpec) -> bool:
     """Return whether the options of a limit belong to another algorithm than the rule's."""
+    algorithm = ALGORITHMS.get(rule.algorithm or "")
     if terms.burst is not None:
-        return rule.algorithm not in ("token_bucket", "leaky_bucket")
+        return algorithm is None or not algorithm.is_bucket
     if terms.min_interval_us is not None or terms.count_denied:
-        return rule.algorithm not in ("packed_window", "rolling_window")
+        return algorithm is None or not algorithm.is_exact
     return False

@@ -14,8 +14,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.json_schema import GenerateJsonSchema
 
 from limen.errors import shown
+from limen.model import AlgorithmName
 from limen.model.decision import OnError
-from limen.model.grammar import AlgorithmName
 from limen.rules import fields
 
 Mode = Literal["enforce", "shadow", "off", "block"]

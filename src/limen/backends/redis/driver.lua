@@ -21,10 +21,10 @@ local CHECK_BYTES = 39
 local ANSWER = ">BBI4i8i8i8i8"
 local MOST_KNOWN = 8
 
-local algorithms = {false, false, false, false, false, false}
 local limits = REQUESTS > 1 and {}
 
--- Limits repeat among many requests: each is read once.
+-- Limits repeat among many requests: each is read once. script.py writes `algorithms`, an empty
+-- table, and `algorithm_of` from the table of algorithms.
 local function limit_of(packed_limit)
   if limits and limits[packed_limit] then return limits[packed_limit] end
   local code, flags, quota, period_us, capacity, min_interval_us, max_delay_us, tick_us =

@@ -15,26 +15,12 @@ from typing import Any, cast
 
 from limen.backends import Change, Correct, Release, Renew, Reset
 from limen.keys import marker_key, redis_key
-from limen.model import Check, Concurrency, Limit, Reading
+from limen.model import ALGORITHMS, Check, Concurrency, Limit, Reading
 
-_CODES = {
-    "fixed_window": 1,
-    "sliding_counter": 2,
-    "rolling_window": 3,
-    "packed_window": 4,
-    "token_bucket": 5,
-    "leaky_bucket": 5,
-}
-_CONCURRENCY = 6
-_FILES = {
-    1: ("string_state", "fixed_window"),
-    2: ("string_state", "sliding_counter"),
-    3: ("rolling_window", "exact_window"),
-    4: ("packed_window", "exact_window"),
-    5: ("string_state", "token_bucket"),
-    6: ("concurrency",),
-}
-"""What the algorithm of each code is put together from."""
+_LUA = (*dict.fromkeys(algorithm.lua for algorithm in ALGORITHMS.values()), ("concurrency",))
+"""The files of each algorithm in the script. Its code in a request is its place here, from 1."""
+_CODES = {name: _LUA.index(algorithm.lua) + 1 for name, algorithm in ALGORITHMS.items()}
+_CONCURRENCY = len(_LUA)
 
 _DECIDE, _PEEK, _CORRECT, _RENEW, _RELEASE, _RESET = range(1, 7)
 _ENFORCE, _COUNT_DENIED, _CALENDAR_DAY, _FROM_FIRST, _SLOTS = 1, 2, 4, 8, 16
@@ -73,13 +59,16 @@ def text(header: str = SERVER_TIME, at_reply: str = "") -> str:
     prelude, shared = _inlined(header + _lua("limen.algorithms", "prelude"), {})
     algorithms = "".join(
         f"if code == {code} then\n{_algorithm(names, shared)}end\n"
-        for code, names in _FILES.items()
+        for code, names in enumerate(_LUA, 1)
     )
     rare, _ = _inlined(_lua("limen.backends.redis", "rare"), shared)
     driver = _lua("limen.backends.redis", "driver").replace(_AT_REPLY, at_reply)
     driver, _ = _inlined(driver, shared)
+    # In its final size: a table that grows is moved.
+    loaded = ", ".join(["false"] * len(_LUA))
     return (
-        f"{prelude}\nlocal function algorithm_of(code)\n{algorithms}end\n\n"
+        f"{prelude}\nlocal algorithms = {{{loaded}}}\n"
+        f"local function algorithm_of(code)\n{algorithms}end\n\n"
         f"local function rare(...)\n{rare}end\n\n{driver}"
     )
 

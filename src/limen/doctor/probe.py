@@ -1,6 +1,6 @@
-"""Finds the facts: connects, asks, tries. Judges nothing, and keeps passwords out of the facts.
+"""Collects facts about a store: connects, asks and tries. The facts contain no passwords.
 
-Every step has a bound, and all of it has one: an answer comes within seconds, whatever is there.
+Every step has a timeout, and so has the whole. So there is a result within seconds in any case.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from limen.backends.redis.protocol import ServerError, Unfound, fault_of, pack_c
 from limen.backends.redis.sync import RedisBackend
 from limen.connect import Address, Target, open_socket
 from limen.connect.address import show_address
-from limen.doctor.facts import Facts, Node, Trouble, Watch
+from limen.doctor.facts import Facts, Node, SentinelView, ServerProblem
 from limen.doctor.rights import Role, attempts, consequence, needed_commands, refusal
 from limen.flow import run
 from limen.keys import redis_key, rules_channel
@@ -43,7 +43,7 @@ _SETTINGS = (
     "save",
 )
 _FAILURES = (OSError, RedisError, ServerError, UnicodeError)
-"""What a connection can fail with; the last is for host names that cannot be."""
+"""The errors of connections; `UnicodeError` is for invalid host names."""
 _LIMITS: tuple[Limit | Concurrency, ...] = (
     *(Limit.parse(f"10/10s {name}") for name in ALGORITHMS),
     Concurrency(10, lease=10),
@@ -51,132 +51,121 @@ _LIMITS: tuple[Limit | Concurrency, ...] = (
 
 
 def collect(target: Target, namespace: str, role: Role = "library", processes: int = 1) -> Facts:
-    """Find out all there is to know. What does not answer is a fact too: nothing is raised."""
-    facts = _Visit(target, namespace, role).facts()
-    # The service uses asyncio: one connection for each worker.
-    most = processes * target.max_connections if role == "library" else 0
-    return structs.replace(facts, max_connections=most)
+    """Return the facts. A server that does not answer is a fact too: nothing is raised."""
+    return _Probe(target, namespace, role).facts(processes)
 
 
-class _Visit:
-    """One visit to a store."""
+class _Probe:
+    """The examination of one store."""
 
     def __init__(self, target: Target, namespace: str, role: Role) -> None:
         self._target = target
         self._namespace = namespace
+        self._role = role
         self._channel = rules_channel(namespace)
         self._database = int(target.options.get("db", 0))
         self._commands = needed_commands(target.kind, self._database, role)
         self._ends = time.monotonic() + _TOTAL_S
         self._replies: dict[Address, object] = {}
-        """What each node or sentinel that was asked for the way said, errors too."""
+        """The replies and errors of the nodes or sentinels that were asked for the servers."""
         self._owners: list[Address | None] = []
-        """Who is to be visited; for a cluster, the owner of each slot."""
-        self._troubles: list[Trouble] = []
+        """The servers; for a cluster, the owner of each slot."""
+        self._problems: list[ServerProblem] = []
 
-    def facts(self) -> Facts:
+    def facts(self, processes: int) -> Facts:
+        target = self._target
         self._owners = self._locate()
-        spare = self._spare_checks()
-        nodes = [self._visit(address, checks) for address, checks in spare.items()]
-        reached = [node for node in nodes if node is not None]
-        if reached and all(consequence(node.refused) is not None for node in reached):
+        checks = self._unused_checks()
+        nodes = [node for address in checks if (node := self._examine(address, checks[address]))]
+        if nodes and all(consequence(node.refused) is not None for node in nodes):
             # With half of the rights, a decision could leave a state that never ends.
-            reached = self._decide(spare, reached)
-        options = self._target.options
+            nodes = self._decide(checks, nodes)
+        has_sentinels = bool(nodes) and target.kind == "sentinel"
         return Facts(
-            self._target.kind,
-            self._target.shown,
+            target,
             self._namespace,
             tuple(self._commands),
-            options.get("username", "default"),
-            "password" in options,
-            tuple(reached),
-            tuple(self._troubles),
-            self._watch() if reached and self._target.kind == "sentinel" else None,
+            tuple(nodes),
+            tuple(self._problems),
+            self._sentinels() if has_sentinels else None,
+            # The service uses asyncio: one connection for each worker.
+            processes * target.max_connections if self._role == "library" else 0,
         )
 
     def _locate(self) -> list[Address | None]:
         target = self._target
         try:
             if target.kind == "cluster":
-                return run(route.find_owners(self._ask_the_way, target.addresses))
+                return run(route.find_owners(self._ask_about, target.addresses))
             if target.kind == "sentinel":
-                service = target.service
-                return [run(route.find_primary(self._ask_the_way, target.addresses, service))]
-        except Unfound:
-            self._troubles.append(self._lost_way())
+                return [run(route.find_primary(self._ask_about, target.addresses, target.service))]
+        except Unfound as error:
+            self._problems.append(self._unfound(error.last))
             return []
         return [target.addresses[0]]
 
-    def _ask_the_way(self, address: Address, *command: str) -> object:
-        reply: object
+    def _ask_about(self, address: Address, *command: str) -> object:
+        is_sentinel = self._target.kind == "sentinel"
         try:
-            with closing(
-                self._open(address, sentinel=self._target.kind == "sentinel")
-            ) as connection:
+            with closing(self._open(address, sentinel=is_sentinel)) as connection:
                 reply = connection.ask(*command, seconds=self._soon().seconds)
         except _FAILURES as error:
             reply = error
         self._replies[address] = reply
         return reply
 
-    def _lost_way(self) -> Trouble:
-        """Return why nobody said where to go: what the last one said who was asked."""
-        address, reply = list(self._replies.items())[-1]
-        is_sentinel = self._target.kind == "sentinel"
+    def _unfound(self, reply: object) -> ServerProblem:
+        """Return the problem of the last node or sentinel that was asked."""
+        where, is_sentinel = show_address(list(self._replies)[-1]), self._target.kind == "sentinel"
         if isinstance(reply, Exception):
-            return self._trouble(reply, show_address(address), sentinel=is_sentinel)
-        where = show_address(address)
+            return self._problem(reply, where, sentinel=is_sentinel)
         if is_sentinel:
             text = f"the sentinel knows no service {self._target.service!r}"
-            return Trouble(where, "service", text, sentinel=True)
-        return Trouble(where, "cluster", "the node owns no slots, and knows nobody who does")
+            return ServerProblem(where, "service", text, sentinel=True)
+        return ServerProblem(where, "cluster", "the node owns no slots, and knows nobody who does")
 
-    def _spare_checks(self) -> dict[Address, tuple[Check, ...]]:
-        """Return, for each server, checks of a key that nobody uses and that the server owns."""
+    def _unused_checks(self) -> dict[Address, tuple[Check, ...]]:
+        """Return, for each server, checks of an unused key that the server owns."""
         token = secrets.token_hex(6)
         packer = Packer(self._namespace, clustered=self._target.kind == "cluster")
-        wanted = dict.fromkeys(owner for owner in self._owners if owner)
-        found: dict[Address, tuple[Check, ...]] = {}
+        servers = dict.fromkeys(owner for owner in self._owners if owner)
+        checks: dict[Address, tuple[Check, ...]] = {}
         for number in range(_MAX_DRAWS):
-            if len(found) == len(wanted):
+            if len(checks) == len(servers):
                 break
-            check = Check(_LIMITS[0], f"limen-doctor:{token}:{number}")
-            owner = self._owners[packer.slot_of(check)]
-            if owner and owner not in found:
-                found[owner] = tuple([Check(limit, check.key) for limit in _LIMITS])
-        return {address: found[address] for address in wanted if address in found}
+            key = f"limen-doctor:{token}:{number}"
+            owner = self._owners[packer.slot_of(Check(_LIMITS[0], key))]
+            if owner and owner not in checks:
+                checks[owner] = tuple([Check(limit, key) for limit in _LIMITS])
+        return {address: checks[address] for address in servers if address in checks}
 
-    def _visit(self, address: Address, checks: tuple[Check, ...]) -> Node | None:
-        where = show_address(address)
+    def _examine(self, address: Address, checks: tuple[Check, ...]) -> Node | None:
+        where, key = show_address(address), redis_key(self._namespace, checks[0])
+        questions: list[tuple[str, ...]] = [("INFO",)]
+        questions += [("CONFIG", "GET", name) for name in _SETTINGS]
+        if self._target.kind == "cluster":
+            questions.append(("CLUSTER", "INFO"))
         try:
             with closing(self._open(address)) as connection:
                 first = connection.ask("PING", seconds=self._soon().seconds)
                 if isinstance(first, ServerError) and not str(first).startswith("NOPERM"):
                     raise first
-                return self._question(connection, address, redis_key(self._namespace, checks[0]))
+                # A server without these rights replies with errors, which have no fields.
+                replies = self._ask_all(connection, questions)
+                return Node(
+                    where,
+                    {name: value for reply in replies for name, value in _fields(reply)},
+                    self._refused(connection, address, key),
+                    self._ahead_s(connection),
+                    slots=self._owners.count(address),
+                    replicas=self._replicas().get(address, 0),
+                )
         except _FAILURES as error:
-            self._troubles.append(self._trouble(error, where))
+            self._problems.append(self._problem(error, where))
             return None
 
-    def _question(self, connection: RedisConnection, address: Address, key: str) -> Node:
-        questions: list[tuple[str, ...]] = [("INFO",)]
-        questions += [("CONFIG", "GET", name) for name in _SETTINGS]
-        if self._target.kind == "cluster":
-            questions.append(("CLUSTER", "INFO"))
-        # What a server keeps back is an error among the replies, and tells nothing.
-        replies = self._ask_all(connection, questions)
-        return Node(
-            show_address(address),
-            {name: value for reply in replies for name, value in _fields(reply)},
-            self._refused(connection, address, key),
-            self._ahead_s(connection),
-            slots=self._owners.count(address),
-            replicas=self._replicas().get(address, 0),
-        )
-
     def _replicas(self) -> dict[Address, int]:
-        """Return how many replicas each master has, from the reply that showed the way."""
+        """Return the number of replicas of each master, from the reply to CLUSTER SLOTS."""
         counts: dict[Address, int] = {}
         for asked, reply in self._replies.items():
             if self._target.kind == "cluster" and isinstance(reply, list):
@@ -186,21 +175,21 @@ class _Visit:
         return counts
 
     def _refused(self, connection: RedisConnection, address: Address, key: str) -> dict[str, str]:
-        """Return the commands that are needed and refused. Leaves nothing behind."""
-        untold = {
+        """Return the needed commands that are refused, and the errors. Leaves no key."""
+        pending = {
             command: attempts(command, key, self._database, self._channel)
             for command in self._commands
             if command != "SUBSCRIBE"  # after it, a connection takes no other commands
         }
         refused: dict[str, str] = {}
-        while untold:
-            replies = self._ask_all(connection, [tries.pop(0) for tries in untold.values()])
-            for command, reply in zip(list(untold), replies, strict=True):
-                said = refusal(str(reply) if isinstance(reply, ServerError) else "")
-                if said:
-                    refused[command] = self._words(said)
-                if said is not None or not untold[command]:
-                    del untold[command]
+        while pending:
+            replies = self._ask_all(connection, [tries.pop(0) for tries in pending.values()])
+            for command, reply in zip(list(pending), replies, strict=True):
+                error = refusal(str(reply) if isinstance(reply, ServerError) else "")
+                if error:
+                    refused[command] = self._words(error)
+                if error is not None or not pending[command]:
+                    del pending[command]
         self._ask_all(connection, [("DEL", key)])
         if "SUBSCRIBE" in self._commands:
             with closing(self._open(address)) as listener:
@@ -218,70 +207,63 @@ class _Visit:
             return None
         return int(reply[0]) + int(reply[1]) / 1e6 - (asked_at + time.time()) / 2
 
-    def _decide(self, spare: dict[Address, tuple[Check, ...]], nodes: list[Node]) -> list[Node]:
-        """Let each node make real decisions, the way a limiter does, and measure them."""
-        checks_at = {show_address(address): checks for address, checks in spare.items()}
+    def _decide(self, checks: dict[Address, tuple[Check, ...]], nodes: list[Node]) -> list[Node]:
+        """Let each node make real decisions, as a limiter does, and measure them."""
+        checks_at = {show_address(address): of_node for address, of_node in checks.items()}
         ends = time.monotonic() + _MEASURING_S
-        share = max(_ROUND_TRIPS // len(nodes), 1)
+        count = max(_ROUND_TRIPS // len(nodes), 1)
+        decided: list[Node] = []
         with closing(RedisBackend(self._target, self._namespace, _STEP_S)) as backend:
-            decided: list[Node] = []
             for node in nodes:
-                checks = checks_at[node.where]
-                trouble = self._try_decision(backend, node.where, checks)
-                times_ms = () if trouble else tuple(_measured(backend, checks[:1], share, ends))
+                of_node = checks_at[node.where]
+                problem = self._try_decision(backend, node.where, of_node)
+                times_ms = () if problem else tuple(_measured(backend, of_node[:1], count, ends))
                 decided.append(
                     structs.replace(
-                        node, decided=not trouble, undecided=trouble, round_trips_ms=times_ms
+                        node, decided=not problem, undecided=problem, round_trips_ms=times_ms
                     )
                 )
-            return decided
+        return decided
 
     def _try_decision(
         self, backend: RedisBackend, where: str, checks: tuple[Check, ...]
-    ) -> Trouble | None:
+    ) -> ServerProblem | None:
         readings = backend.run(backend.prepare(checks, True, "limen-doctor"))
         removed = backend.change(Reset(checks))
         for answer in (readings, removed):
             if isinstance(answer, Fault):
-                return Trouble(where, answer.kind, self._words(answer.message))
+                return ServerProblem(where, answer.kind, self._words(answer.message))
         if not isinstance(readings, Fault) and not all(reading[0] for reading in readings):
-            return Trouble(where, "script", "a key that nobody used was refused")
+            return ServerProblem(where, "script", "a key that nobody used was refused")
         return None
 
-    def _watch(self) -> Watch:
-        """Ask every sentinel of the URL, those too that the way did not lead past."""
-        target = self._target
-        question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", target.service)
-        for address in target.addresses:
-            if address not in self._replies:
-                self._ask_the_way(address, *question)
-        named: dict[str, str] = {}
-        silent: list[str] = []
-        for address in target.addresses:
-            reply = self._replies[address]
-            if isinstance(reply, list):
-                named[show_address(address)] = ":".join(map(_text, reply))
-            else:
-                silent.append(show_address(address))
-        answering = [address for address in target.addresses if show_address(address) in named]
-        known, quorum = self._ask_sentinel(answering[0]) if answering else (None, "")
-        return Watch(named, tuple(silent), known, quorum)
-
-    def _ask_sentinel(self, address: Address) -> tuple[int | None, str]:
+    def _sentinels(self) -> SentinelView:
+        """Ask every sentinel of the URL."""
         service = self._target.service
-        try:
-            with closing(self._open(address, sentinel=True)) as connection:
-                master, quorum = self._ask_all(
-                    connection, [("SENTINEL", "MASTER", service), ("SENTINEL", "CKQUORUM", service)]
-                )
-        except _FAILURES:
-            return None, ""
-        others = dict(_fields(master)).get("num-other-sentinels")
-        reply = _text(quorum)
-        return (
-            None if others is None else int(others) + 1,
-            reply if reply.startswith(("OK", "NOQUORUM")) else "",
-        )
+        primaries: dict[str, str] = {}
+        silent: list[str] = []
+        known: int | None = None
+        quorum = ""
+        commands = [
+            ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service),
+            ("SENTINEL", "MASTER", service),
+            ("SENTINEL", "CKQUORUM", service),
+        ]
+        for address in self._target.addresses:
+            try:
+                with closing(self._open(address, sentinel=True)) as connection:
+                    primary, master, usable = self._ask_all(connection, commands)
+            except _FAILURES as error:
+                primary = master = usable = error
+            if not isinstance(primary, list):
+                silent.append(show_address(address))
+                continue
+            if not primaries:
+                others = dict(_fields(master)).get("num-other-sentinels")
+                known = None if others is None else int(others) + 1
+                quorum = _text(usable) if _text(usable).startswith(("OK", "NOQUORUM")) else ""
+            primaries[show_address(address)] = ":".join(map(_text, primary))
+        return SentinelView(primaries, tuple(silent), known, quorum)
 
     def _open(self, address: Address, *, sentinel: bool = False) -> RedisConnection:
         patience_s = max(self._soon().left(), 0.05)
@@ -297,16 +279,13 @@ class _Visit:
         connection.send(b"".join(map(pack_command, commands)), deadline)
         return [connection.receive(deadline) for _ in commands]
 
-    def _trouble(self, error: Exception, where: str, *, sentinel: bool = False) -> Trouble:
+    def _problem(self, error: Exception, where: str, *, sentinel: bool = False) -> ServerProblem:
         kind = fault_of(error, "").kind
         text = f"no answer within {_STEP_S} s" if kind == "timeout" else self._words(str(error))
-        return Trouble(where, kind, text or type(error).__name__, sentinel)
+        return ServerProblem(where, kind, text or type(error).__name__, sentinel)
 
     def _words(self, text: str) -> str:
-        """Return one line of what was said. A server quotes what it does not understand: not that.
-
-        Nor the address and the advice around it: the findings have their own.
-        """
+        """Return one line of an error, without quoted arguments, address and passwords."""
         line = text.strip().partition("\n")[0].partition(", with args")[0]
         line = line.removeprefix(f"{self._target.shown}: ")
         line = re.sub(r"^Error -?\d+ connecting to \S+\. ", "", line)
@@ -319,7 +298,7 @@ class _Visit:
 def _measured(
     backend: RedisBackend, checks: tuple[Check, ...], count: int, ends: float
 ) -> Iterator[float]:
-    """Yield the milliseconds of each round trip, until it has been enough or takes too long."""
+    """Yield the duration of each round trip in milliseconds, until `ends` at most."""
     prepared = backend.prepare(checks, False)
     for _ in range(count):
         before = time.perf_counter()

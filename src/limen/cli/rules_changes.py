@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from msgspec import Struct
 
-from limen.cli import inspect, output, rules_file
-from limen.cli.arguments import author_name
-from limen.cli.rules_location import read_file, with_store
+from limen.cli import instances, options, output, rules_source
+from limen.cli.options import settings_of
+from limen.cli.rules_source import LoadedRules, with_store
 from limen.errors import Conflict, InvalidInput
-from limen.rules.diff import Change, changes, lines, summary
-from limen.rules.stores import address
 
 if TYPE_CHECKING:
+    from limen.rules.diff import Change
     from limen.rules.stores.sql import SqlStore, StoredRuleSet
-    from limen.server.settings import Settings
 
 _QUESTION = "Let this hold from now on?"
 
@@ -34,54 +33,72 @@ class StoredVersions(Struct, frozen=True):
         return self.latest.version if self.latest else 0
 
 
-def apply(
-    file: str,
-    settings: Settings,
-    author: str | None,
-    comment: str,
-    *,
-    base: int | None,
-    draft: bool,
-    dry_run: bool,
-    ask: bool,
-) -> int:
-    """Save the rules in a file, and activate them; return the exit code."""
+@options.with_settings("rules", "store", "namespace")
+def apply_file(
+    context: typer.Context,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="YAML or JSON; - is stdin.")],
+    comment: options.Comment = "",
+    author: options.Author = None,
+    base: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            show_default="what the file says",
+            help="The version the file was made from. Another newest one is a conflict.",
+        ),
+    ] = None,
+    draft: Annotated[bool, typer.Option("--draft", help="Save it, and activate nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change.")] = False,
+    yes: options.Yes = False,
+) -> None:
+    """Save the rules in a file as a new version, and activate it.
+
+    Validates, prints the changes, asks if there is a terminal, then saves
+    and activates in one step. Nothing is written if somebody else saved a
+    version meanwhile: after the version in the first line of an exported
+    file, or after the changes were printed. With --store, running processes
+    are notified at once; otherwise they find it within seconds.
+
+        limen rules apply rules.yaml --comment "search is slower now"
+        limen rules apply rules.yaml --dry-run
+        limen rules apply rules.yaml --draft
+        limen rules apply rules.yaml --base 7 --yes
+    """
+    settings = settings_of(context)
     where = settings.rules_place.get_secret_value()
-    contents = read_file(file)
-    file_name = rules_file.name_of(file)
-    inspect.print_warnings(file_name, contents.advice)
-    document = dict(contents.rules.document)
-    origin = _origin(file_name, contents.origin, where)
+    loaded = rules_source.load_file(file)
+    rules_source.print_warnings(loaded.label, loaded.warnings)
+    origin = _origin_in(where, loaded)
     versions = with_store(where, lambda store: _stored_versions(store, prepare=not dry_run))
     against = versions.latest if draft else versions.active
-    if against is not None and not _changes(against, document):
+    if against is not None and not _changes(against, loaded.document):
         state = _state(against, versions)
-        output.print_line(f"{file_name}: no change, version {against.version} {state}")
+        output.print_line(f"{loaded.label}: no change, version {against.version} {state}")
         if against.version == versions.newest and not dry_run:
-            rules_file.update_origin(file, origin, against.version)
-        return 0
+            rules_source.update_origin(file, origin, against.version)
+        return
     if base is None:
         base = versions.newest if origin is None else origin.version
     _check_base(base, versions.newest)
-    _print_changes(against, file_name, document)
-    _mention_newest(versions, against, document)
+    _print_changes(against, loaded.label, loaded.document)
+    _mention_newest(versions, against, loaded.document)
     if dry_run:
         output.print_line("dry run: nothing was saved")
-        return 0
-    name = author_name(author)
-    if ask and not output.confirm("Save this as a draft?" if draft else _QUESTION):
-        return 1
+        return
+    name = options.author_name(author)
+    if not yes:
+        output.confirm("Save this as a draft?" if draft else _QUESTION)
     stored = with_store(
         where,
         lambda store: store.save(
-            document, author=name, comment=comment, base=base, activate=not draft
+            loaded.document, author=name, comment=comment, base=base, activate=not draft
         ),
     )
     state = "is active now" if stored.active else "is saved as a draft"
     output.print_line(f"version {stored.version} {state}", "green")
-    rules_file.update_origin(file, origin, stored.version)
-    _announce(stored, settings)
-    return 0
+    rules_source.update_origin(file, origin, stored.version)
+    instances.announce(stored, settings)
 
 
 async def _stored_versions(store: SqlStore, *, prepare: bool) -> StoredVersions:
@@ -106,15 +123,16 @@ def _state(against: StoredRuleSet, versions: StoredVersions) -> str:
     return "is a draft already" if versions.is_draft else "is the newest already, and not active"
 
 
-def _origin(
-    name: str, origin: rules_file.ExportedFrom | None, where: str
-) -> rules_file.ExportedFrom | None:
+def _origin_in(where: str, loaded: LoadedRules) -> rules_source.ExportedFrom | None:
     """Return the origin of a file, if it is a version of this database."""
+    from limen.rules.stores import address
+
+    origin = loaded.origin
     if origin is None or address.is_same(origin.where, where):
         return origin
     output.print_error(
-        f"note: {name} was exported from {origin.where}, so its version {origin.version} is "
-        "nothing to start from here"
+        f"note: {loaded.label} was exported from {origin.where}, so its version {origin.version} "
+        "is nothing to start from here"
     )
     return None
 
@@ -135,9 +153,7 @@ def _print_changes(before: StoredRuleSet | None, after: str, document: dict[str,
     title = "no rules"
     if before is not None:
         title = f"version {before.version}{' (active)' if before.active else ''}"
-    changed = _changes(before, document)
-    output.print_line(f"{title} -> {after}: {summary(changed)}", "bold")
-    output.print_changes(lines(changed))
+    output.print_changes(title, after, _changes(before, document))
 
 
 def _mention_newest(
@@ -147,7 +163,7 @@ def _mention_newest(
     latest = versions.latest
     if latest is None or latest.active or latest is against:
         return
-    if changes(latest.document, document):
+    if _changes(latest, document):
         what = "is a draft that" if versions.is_draft else "is not active, and"
         output.print_line(
             f"version {latest.version} by {latest.author} {what} is not in this; "
@@ -155,9 +171,22 @@ def _mention_newest(
         )
 
 
-def activate(version: int, settings: Settings, author: str | None, comment: str) -> None:
-    """Activate a version."""
-    where, name = settings.rules_place.get_secret_value(), author_name(author)
+@options.with_settings("rules", "store", "namespace")
+def activate_version(
+    context: typer.Context,
+    version: options.VersionNumber,
+    comment: options.Comment = "",
+    author: options.Author = None,
+) -> None:
+    """Activate a version: a draft, or an old one.
+
+    Prints the changes, and does not ask. Use `diff` first.
+
+        limen rules diff 5
+        limen rules activate 5
+    """
+    settings, name = settings_of(context), options.author_name(author)
+    where = settings.rules_place.get_secret_value()
     before, target, _ = with_store(where, lambda store: _compare(store, version))
     if target.active:
         output.print_line(f"version {version} is active already")
@@ -171,26 +200,39 @@ def activate(version: int, settings: Settings, author: str | None, comment: str)
     )
     previous = f"; before, version {before.version} was" if before else ""
     output.print_line(f"version {version} is active now{previous}", "green")
-    _announce(stored, settings)
+    instances.announce(stored, settings)
 
 
-def rollback(
-    version: int, settings: Settings, author: str | None, comment: str, *, ask: bool
-) -> int:
-    """Save an old version as the newest, and activate it; return the exit code."""
-    where, name = settings.rules_place.get_secret_value(), author_name(author)
+@options.with_settings("rules", "store", "namespace")
+def roll_back(
+    context: typer.Context,
+    version: options.VersionNumber,
+    comment: options.Comment = "",
+    author: options.Author = None,
+    yes: options.Yes = False,
+) -> None:
+    """Save an old version as the newest one, and activate it.
+
+    So it is part of the history, and later edits start from it. Prints the
+    changes, and asks if there is a terminal.
+
+        limen rules rollback 3 --comment "5 was too strict"
+        limen rules rollback 3 --yes
+    """
+    settings, name = settings_of(context), options.author_name(author)
+    where = settings.rules_place.get_secret_value()
     before, target, newest = with_store(where, lambda store: _compare(store, version))
     if target.active:
         output.print_line(f"version {version} is active already")
-        return 0
+        return
     if before is not None and before.digest == target.digest:
         output.print_line(
             f"version {before.version} is active already, with the rules of version {version}"
         )
-        return 0
+        return
     _print_changes(before, f"version {version}", target.document or {})
-    if ask and not output.confirm(_QUESTION):
-        return 1
+    if not yes:
+        output.confirm(_QUESTION)
     stored = with_store(
         where,
         lambda store: store.rollback(version, author=name, comment=comment, base=newest),
@@ -198,8 +240,7 @@ def rollback(
     output.print_line(
         f"version {stored.version} is active now, with the rules of version {version}", "green"
     )
-    _announce(stored, settings)
-    return 0
+    instances.announce(stored, settings)
 
 
 async def _compare(
@@ -212,13 +253,6 @@ async def _compare(
 
 
 def _changes(before: StoredRuleSet | None, document: dict[str, Any]) -> list[Change]:
+    from limen.rules.diff import changes
+
     return changes(before.document if before else None, document)
-
-
-def _announce(stored: StoredRuleSet, settings: Settings) -> None:
-    if stored.active and settings.shared_store is not None:
-        # The client of Redis takes a while to import.
-        from limen.cli import instances
-
-        where = settings.rules_place.get_secret_value()
-        instances.announce(stored, where, settings.shared_store, settings.namespace)

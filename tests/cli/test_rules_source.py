@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from limen.cli.rules_location import LoadedRules
+from limen.cli.rules_source import LoadedRules
 from tests.cli.acts import (
     DATABASE,
     SECRET,
