@@ -115,8 +115,9 @@ class ConnectionPool(Generic[C]):
                 connection.close()
             waiter: _Waiter[C] = _Waiter()
             self._waiting.append(waiter)
-            self._open_if_needed()
         try:
+            with self._lock:
+                self._open_if_needed()
             deadline.wait(waiter.gate)
         except BaseException:  # of a signal handler, or a time-out of gevent
             result = self._leave(waiter)
