@@ -5,50 +5,37 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import suppress
-from typing import Any
 
 import anyio
 import msgspec
 import pytest
 
 from limen import AsyncClient
-from limen.client.address import Address
-from limen.client.aio_line import Home
+from limen._internal.http_connections import AsyncHttpTransport, Server
 from limen.wire import Done, SlotVerdict
 from tests.client.raw import raw, response, verdict
 
 HOST = "127.0.0.1"
 
 
-@pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    with socket.create_server((HOST, 0)) as listener:
-        yield listener
-
-
-def test_a_connection_is_not_lost_with_who_was_about_to_use_it(listener: socket.socket) -> None:
-    async def call(*_: Any) -> None:
-        raise AssertionError("unreachable")
-
-    async def work() -> None:
+def test_a_connection_is_opened_for_the_next_call_when_its_caller_has_left() -> None:
+    async def work(port: int) -> None:
         loop = asyncio.get_running_loop()
-        address = Address(HOST, listener.getsockname()[1], is_tls=False)
-        home = Home(loop, address, None, 5, call)
-        wire = await home._take()
-        home._give(wire)
-        wire.used_at -= 60  # idle for so long that the loop is asked first whether it is open
-        taking = asyncio.create_task(home._take())
+        transport = AsyncHttpTransport(loop, Server(HOST, port, None, 5.0))
+        call = loop.create_task(transport.exchange(b"unsent"))
         await asyncio.sleep(0)
-        assert home._idle == []
-        taking.cancel()
-        with suppress(asyncio.CancelledError):
-            await taking
-        assert not wire.is_fresh
-        home.close()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        end = loop.time() + 10
+        while not transport.idle:
+            assert loop.time() < end, "the connection was lost"
+            await asyncio.sleep(0.01)
+        transport.close()
+        assert not transport.idle
 
-    asyncio.run(work())
+    with socket.create_server((HOST, 0)) as listener:
+        asyncio.run(work(listener.getsockname()[1]))
 
 
 def test_a_slot_is_given_back_by_who_is_cancelled_at_every_turn() -> None:
