@@ -149,7 +149,7 @@ class Client:
         def send(request: Request) -> Response | Fault:
             try:
                 return self._transport.exchange(self._flows.encode(request), deadline)
-            except (OSError, Garbled, NotConnected) as error:
+            except (OSError, Garbled, NotConnected, RuntimeError) as error:
                 return fault_of(error)
 
         return send

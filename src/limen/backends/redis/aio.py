@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from limen import fork
 from limen._internal.deadline import ActiveClock
-from limen._internal.per_loop import PerLoop
 from limen.backends import Change, Correct, Fault, Prepared, Reset, Shard, Vitals
 from limen.backends.circuit_breaker import PASSING
 from limen.backends.redis import across, route, script
@@ -50,12 +49,14 @@ class AsyncRedisBackend:
         self._log, self._rare_log = SampledLog(), SampledLog(_RARELY_S)
         self.lost_refunds: int = 0
         """How many reservations could not be given back, and stay charged for their period."""
-        self._homes = PerLoop(lambda loop: Home(loop, deadline), _close)
+        self._homes: dict[asyncio.AbstractEventLoop, Home] = {}
+        self._last_home: Home | None = None
         fork.watch(self)
 
     def after_fork(self) -> None:
         """Leave the other process its connections, and begin with none."""
-        self._homes.after_fork()
+        self._homes = {}
+        self._last_home = None
         self._receipt_ids = receipt_ids()
         self._router.begin()
 
@@ -67,7 +68,7 @@ class AsyncRedisBackend:
         self, prepared: Prepared, within: float | None = None
     ) -> tuple[Reading, ...] | Fault:
         """Decide the checks together, all or nothing; return a reading for each, or a fault."""
-        home = self._homes.get()
+        home = self._home()
         ends, strict = home.clock.now() + (within or self._deadline), within is not None
         if prepared.request is not None:
             reply = await self._ask(home, prepared.request, ends, strict=strict)
@@ -77,7 +78,7 @@ class AsyncRedisBackend:
 
     async def change(self, change: Change) -> bool | Fault:
         """Carry out a change; return whether there was anything to change, or why not."""
-        home = self._homes.get()
+        home = self._home()
         ends = home.clock.now() + self._deadline
         if isinstance(change, Correct | Reset):
             return await self._drive(home, across.change(self._packer, change), ends)
@@ -88,10 +89,10 @@ class AsyncRedisBackend:
         """Connect to every server there is, and let the script write there; return why not."""
         try:
             if self._router.clustered:
-                await self._learn_shape(self._homes.get())
+                await self._learn_shape(self._home())
         except Exception as error:
             return fault_of(error, self._target.shown)
-        home = self._homes.get()
+        home = self._home()
         for address in self._router.servers():
             fault = await self._probe(home, address, (self._router.patient_s,), charge=False)
             if fault is not None:
@@ -135,8 +136,27 @@ class AsyncRedisBackend:
 
     async def close(self) -> None:
         """Let go of every connection, of other loops too."""
-        await self._homes.close()
-        self._router.begin()
+        here = asyncio.get_running_loop()
+        for loop, home in list(self._homes.items()):
+            if loop is here:
+                _close(home)
+                # The loop closes sockets at its next turn; without one they would be left open.
+                await asyncio.sleep(0)
+            elif not loop.is_closed():
+                loop.call_soon_threadsafe(_close, home)
+        self.after_fork()
+
+    def _home(self) -> Home:
+        loop = asyncio.get_running_loop()
+        home = self._last_home
+        if home is None or home.loop is not loop:
+            home = self._homes.get(loop)
+            if home is None:
+                for ended in [each for each in list(self._homes) if each.is_closed()]:
+                    self._homes.pop(ended, None)
+                home = self._homes[loop] = Home(loop, self._deadline)
+            self._last_home = home
+        return home
 
     def _first_ends(self, home: Home, address: Address | None, ends: float) -> float:
         """Return the end of the wait for a first connection, if that is later than `ends`."""
@@ -331,7 +351,7 @@ class AsyncRedisBackend:
     async def _learn_shape(self, home: Home) -> None:
         if not self._router.clustered:
             if await self._named_primary() != self._router.primary:
-                for each in self._homes.values():
+                for each in list(self._homes.values()):
                     for lane in list(each.lanes.values()):
                         lane.renew()
             return
