@@ -60,3 +60,22 @@ def test_a_slot_is_given_back_by_who_is_cancelled_at_every_turn() -> None:
 
     with raw(answer) as server:
         asyncio.run(work(server.url))
+
+
+@pytest.mark.parametrize("verb", ["decide", "usage"])
+def test_a_pause_of_the_process_is_no_fault_of_the_service(verb: str) -> None:
+    async def work(url: str) -> None:
+        async with AsyncClient(url, timeout=0.25) as client:
+            facts = {"path": "/search"}
+            assert (await client.decide(facts)).source == "store"
+            asking = asyncio.create_task(getattr(client, verb)(facts))
+            for _ in range(10):
+                await asyncio.sleep(0)
+                time.sleep(0.1)  # noqa: ASYNC251  # it blocks the loop
+            assert (await asking).source == "store"
+
+    def answer(head: bytes, body: bytes) -> bytes:
+        return response(msgspec.json.encode(verdict()))
+
+    with raw(answer) as server:
+        asyncio.run(work(server.url))
