@@ -49,10 +49,20 @@ _CLOSED_RETRY_US = 1_000_000
 
 
 class Guard:
-    """Stands in for a store that cannot answer."""
+    """Stands in for a store that cannot answer, or for a service."""
 
-    def __init__(self, on_error: OnError, instances: int) -> None:
+    def __init__(
+        self,
+        on_error: OnError,
+        instances: int,
+        source: str = "the store",
+        max_owed: int = _MAX_OWED,
+    ) -> None:
         self._on_error = on_error
+        self._source = source
+        """The name of what does not answer, for the log."""
+        self._max_owed = max_owed
+        """Of how many keys local charges are kept for a replay."""
         self.instances = instances
         """Among how many processes a limit is shared while the store is away."""
         self._clock = clock = SteadyClock()
@@ -92,7 +102,7 @@ class Guard:
         self, fault: Fault, checks: Sequence[Check], charge: bool, holder: str
     ) -> tuple[list[Reading], list[Source]]:
         """Return a reading for each check, and who gave it. All or nothing, as the store does."""
-        self._warn(fault)
+        self.warn(fault)
         sources: list[Source] = [check.on_error or self._on_error for check in checks]
         pairs = list(zip(checks, sources, strict=True))
         is_shut = any(source == "closed" and check.enforce for check, source in pairs)
@@ -201,7 +211,7 @@ class Guard:
             known = self.owed.get(key)
             if known is not None:
                 check = _at(check, min(known.cost + check.cost, MAX_COST))
-            elif len(self.owed) >= _MAX_OWED or len(check.key) > _LONGEST_OWED:
+            elif len(self.owed) >= self._max_owed or len(check.key) > _LONGEST_OWED:
                 return
             self.owed[key] = check
 
@@ -264,12 +274,13 @@ class Guard:
         if isinstance(change, Correct | Release):
             # What was charged stays charged, what is held is held: until the period, or the lease,
             # is over. Not worth an error in a program whose real work is done.
-            self._warn(fault)
+            self.warn(fault)
             return False
         raise StoreError(str(fault))
 
-    def _warn(self, fault: Fault) -> None:
-        self._log.warn(fault.kind, f"the store did not answer ({fault.kind}): {fault}")
+    def warn(self, fault: Fault) -> None:
+        """Log a fault, once a second of each kind."""
+        self._log.warn(fault.kind, f"{self._source} did not answer ({fault.kind}): {fault}")
 
     def _share(self, check: Check) -> Check:
         if self.instances == 1:

@@ -10,7 +10,7 @@ import pytest
 
 from limen import AsyncClient, Client, InvalidInput
 from limen.client import Verdict
-from limen.client.sync_transport import MAX_CONNECTIONS
+from limen.client.flows import MAX_CALLS
 from tests.client.conftest import Connect
 from tests.client.drivers import Blocking, Threaded, somebody
 from tests.client.raw import raw, right
@@ -66,7 +66,7 @@ def test_few_calls_are_under_way(connect: Connect) -> None:
             assert most <= 2
             assert len(server.asked) < 64
         else:
-            assert most <= MAX_CONNECTIONS
+            assert most <= MAX_CALLS
             assert len(server.asked) == 256
 
 

@@ -187,7 +187,7 @@ def test_a_slot_where_no_rule_asks_for_one_is_a_decision(client: Threaded) -> No
 
 BAD = [
     (lambda c: c.decide({"user": 42}), "attribute 'user' must be text, got int"),
-    (lambda c: c.decide({"user": "\ud800"}), "attribute 'user' holds what is no Unicode"),
+    (lambda c: c.decide({"user": "\ud800"}), "attribute 'user' is not valid Unicode"),
     (lambda c: c.decide("user"), "attributes must be a mapping"),
     (lambda c: c.decide({"": "x"}), "the name of an attribute must be text of 1 to 100"),
     (lambda c: c.decide({"user": "x" * 5_000}), "attribute 'user' is longer than 4,096"),

@@ -220,9 +220,9 @@ IN_STORE: tuple[Mutant, ...] = (
         - together = waiting + sum([len(call.waiters) for call in self._calls])
         -         if together >= _WORTH_TWO:
         + together = waiting
-        +         if together >= _WORTH_TWO and not self._packets:
+        +         if together >= _WORTH_TWO and not self._in_flight:
         a-third-packet
-        - if waiting > most and not self._packets:
+        - if waiting > most and not self._in_flight:
         + if waiting > most:
         """,
     ),
@@ -231,10 +231,10 @@ IN_STORE: tuple[Mutant, ...] = (
         "tests/faults/test_late_replies.py -k tasks",
         """
         late-reply-is-the-next-ones
-        -             if now >= is_overdue:
-        -                 self._lose(fault)
-        +             if now >= is_overdue:
-        +                 self._packets -= self._calls.popleft().ends_packet
+        -         self._lose(fault)
+        -         return NEVER_S
+        +         self._in_flight -= self._calls.popleft().ends_packet
+        +         return NEVER_S
         reply-that-came-twice-is-heard-twice
         - if not self._calls and reader.has_data():
         + if False:

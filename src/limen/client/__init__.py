@@ -5,8 +5,7 @@ service's.
 """
 
 from limen.client.aio import AsyncClient
-from limen.client.refused import ServiceRefused
-from limen.client.slot import AsyncServiceSlot, ServiceSlot
+from limen.client.slot import AsyncServiceSlot, ServiceRefused, ServiceSlot
 from limen.client.sync import Client
 from limen.wire import Part, Verdict
 

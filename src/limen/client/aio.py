@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from types import TracebackType
-from typing import Self, TypeVar
+from collections.abc import Awaitable, Iterable, Mapping
+from functools import partial
+from typing import Self
 
 from limen import fork
+from limen._internal.batcher import QueuedRequest, TaskBatcher
+from limen._internal.deadline import ActiveClock
+from limen._internal.http1 import Garbled, Request, Response
+from limen._internal.http_connections import AsyncHttpTransport
+from limen._internal.per_loop import PerLoop
+from limen.backends import Fault
 from limen.client import questions
-from limen.client.aio_line import Home, Ticket
-from limen.client.desk import Flow
-from limen.client.http1 import Garbled, Response
-from limen.client.settings import away_of, validate
+from limen.client.flows import MAX_CALLS, Answer, ClientFlows, Send, fault_of, late
+from limen.client.questions import Asked
+from limen.client.settings import Settings, validate
 from limen.client.slot import AsyncServiceSlot
+from limen.flow import run_async
+from limen.limiter.keeper import AsyncKeeper
 from limen.model import Concurrency, Limit, OnError
-from limen.wire import Verdict
+from limen.wire import MAX_BATCH, Verdict
 
-T = TypeVar("T")
+_MAX_CHECKS = 2
+"""How many calls for decisions are in flight at the same time."""
+
+QueuedCall = QueuedRequest[Request, Response | Fault]
 
 
 class AsyncClient:
@@ -43,15 +53,16 @@ class AsyncClient:
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         self._settings = validate(url, token, timeout, on_error, instances, ssl_context)
-        self._timeout = self._settings.timeout
-        self._desk = self._settings.desk
-        self._homes: dict[asyncio.AbstractEventLoop, Home] = {}
+        self._flows = ClientFlows(self._settings, token, self._ask, self._sender)
+        self._loops = PerLoop(
+            lambda loop: LoopCalls(loop, self._settings, self._flows), LoopCalls.close
+        )
+        self._keeper = AsyncKeeper(lambda change: run_async(self._flows.change_held(change)))
         fork.watch(self)
 
     def after_fork(self) -> None:
         """Make anew what two processes must not share. Not for you to call."""
-        self._desk.begin()
-        self._homes = {}
+        self._loops.after_fork()
 
     async def decide(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
         """Decide one request by the rules, and charge it when it is allowed.
@@ -59,22 +70,23 @@ class AsyncClient:
         `cost` is for rules that do not say what a request costs. Raises `InvalidInput` for
         attributes or a cost that make no sense, and charges nothing then.
         """
-        return await self._decide(questions.by_rules(attributes, cost))
+        return await run_async(self._flows.decide(questions.by_rules(attributes, cost)))
 
     async def check(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Verdict:
         """Decide one request of `key` by limits of your own, and charge it when it is allowed.
 
         Raises `InvalidInput` or `InvalidLimit` for arguments that make no sense.
         """
-        return await self._decide(self._desk.own(key, limits, cost))
+        asked = questions.by_limits(self._flows.limits, key, limits, cost)
+        return await run_async(self._flows.decide(asked))
 
     async def peek(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
         """Say what `decide` would say, and charge nothing."""
-        return await self._decide(questions.by_rules(attributes, cost, peek=True))
+        return await run_async(self._flows.decide(questions.by_rules(attributes, cost, peek=True)))
 
     async def usage(self, attributes: Mapping[str, str]) -> Verdict:
         """Say where somebody stands; nothing is charged."""
-        return await self._run(self._desk.usage(questions.by_rules(attributes, peek=True)))
+        return await run_async(self._flows.usage(questions.by_rules(attributes, peek=True)))
 
     async def decide_many(
         self, requests: Iterable[Mapping[str, str]], *, cost: int = 1
@@ -84,7 +96,7 @@ class AsyncClient:
         Raises `InvalidInput`, which names the request by its number, when one makes no sense.
         """
         asked = questions.by_rules_each(requests, cost)
-        return await self._run(self._desk.decide_many(asked))
+        return await run_async(self._flows.decide_many(asked))
 
     async def refund(self, verdict: Verdict | str) -> bool:
         """Give back what a verdict charged and is still counted; return whether there was any.
@@ -92,7 +104,7 @@ class AsyncClient:
         Takes the verdict or its `receipt`. Once: a second refund changes nothing. False too when
         the service is away.
         """
-        return await self._run(self._desk.refund(verdict))
+        return await run_async(self._flows.correct(verdict, None))
 
     async def settle(self, verdict: Verdict | str, actual: int | Mapping[str, int]) -> bool:
         """Correct what a verdict charged, once, now that the real cost is known.
@@ -100,14 +112,15 @@ class AsyncClient:
         A number corrects what was charged at the `cost` of the call; a mapping such as
         `{"tokens": 731}`, what rules charged by those attributes.
         """
-        return await self._run(self._desk.settle(verdict, actual))
+        return await run_async(self._flows.correct(verdict, questions.valid_actual(actual)))
 
     def slot(self, attributes: Mapping[str, str], cost: int = 1) -> AsyncServiceSlot:
         """Return a slot to hold under the rules; by `async with`, it is held in there.
 
         Raises `ServiceRefused` on entering when it is refused.
         """
-        return AsyncServiceSlot(self._desk, self._run, questions.by_rules(attributes, cost))
+        asked = questions.by_rules(attributes, cost)
+        return AsyncServiceSlot(self._flows, self._keeper, asked)
 
     def hold(
         self, key: str | bytes, concurrency: Concurrency, *limits: Limit | str, cost: int = 1
@@ -116,80 +129,75 @@ class AsyncClient:
 
         What `slot` is to `decide`, this is to `check`.
         """
-        asked = self._desk.own_place(key, concurrency, limits, cost)
-        return AsyncServiceSlot(self._desk, self._run, asked)
+        asked = questions.by_limits(self._flows.limits, key, limits, cost, concurrency)
+        return AsyncServiceSlot(self._flows, self._keeper, asked)
 
     async def aclose(self) -> None:
         """Close the connections, of other loops too."""
-        here = asyncio.get_running_loop()
-        homes, self._homes = self._homes, {}
-        self._desk.close()
-        for loop, home in homes.items():
-            if loop is here:
-                home.close()
-                # The loop closes sockets at its next turn; without one they would be left open.
-                await asyncio.sleep(0)
-            elif not loop.is_closed():
-                loop.call_soon_threadsafe(home.close)
+        await self._loops.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
     def __repr__(self) -> str:
         return f"<AsyncClient of {self._settings.address}>"
 
-    async def _decide(self, asked: questions.Asked) -> Verdict:
-        if not self._desk.is_asking():
-            return self._desk.without(asked)
-        home = self._home()
-        return self._desk.told(asked, await home.ask(asked, home.loop.time() + self._timeout))
+    def _ask(self, asked: Asked) -> Awaitable[Answer]:
+        calls = self._loops.get()
+        return calls.checks.ask(asked, calls.clock.now() + self._settings.timeout)
 
-    async def _ask_together(self, home: Home, tickets: list[Ticket], ends: float) -> None:
-        await self._carry(self._desk.batch(tickets), home.exchange, home, ends)
+    def _sender(self) -> Send:
+        calls = self._loops.get()
+        ends = calls.clock.now() + self._settings.timeout
+        return partial(calls.others.ask, ends=ends)
 
-    async def _run(self, flow: Flow[T]) -> T:
-        home = self._home()
-        ends = home.loop.time() + self._timeout
-        return await self._carry(flow, home.exchange_alone, home, ends)
 
-    async def _carry(
-        self,
-        flow: Flow[T],
-        exchange: Callable[[bytes, float], Awaitable[Response]],
-        home: Home,
-        ends: float,
-    ) -> T:
-        """Carry the requests of a flow to the service, and what comes of them back."""
+class LoopCalls:
+    """The connections of one event loop, and the requests that wait in it."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, settings: Settings, flows: ClientFlows
+    ) -> None:
+        self.clock: ActiveClock = ActiveClock(settings.timeout)
+        """The clock of all deadlines in this loop."""
+        self._flows = flows
+        self._transport = AsyncHttpTransport(loop, settings.server)
+        self.checks: TaskBatcher[Asked, Answer] = TaskBatcher(
+            loop, self.clock, self._check, late, max_in_flight=_MAX_CHECKS, max_batch=MAX_BATCH
+        )
+        """Decisions: those that wait at the same moment share a call."""
+        self.others: TaskBatcher[Request, Response | Fault] = TaskBatcher(
+            loop, self.clock, self._exchange, late, max_in_flight=MAX_CALLS, max_batch=1
+        )
+        """Calls of the other verbs. They may be many, and do not hold up decisions."""
+        self._check_calls: TaskBatcher[Request, Response | Fault] = TaskBatcher(
+            loop, self.clock, self._exchange, late, max_in_flight=_MAX_CHECKS, max_batch=1
+        )
+
+    def close(self) -> None:
+        """Close the connections, and answer the requests that wait."""
+        closed = Fault("connection", "the client was closed", unsent=True)
+        self.checks.close(closed)
+        self._check_calls.close(closed)
+        self.others.close(closed)
+        self._transport.close()
+
+    async def _check(self, batch: list[QueuedRequest[Asked, Answer]]) -> list[Answer]:
+        ends = max([queued.ends for queued in batch])
+        asked = [queued.request for queued in batch]
+        send: Send = partial(self._check_calls.ask, ends=ends)
+        return await run_async(self._flows.check(asked, send))
+
+    async def _exchange(self, batch: list[QueuedCall]) -> list[Response | Fault]:
+        [call] = batch
+        task = asyncio.current_task()
+        assert task is not None
+        # The deadline, or the cancellation of the caller, ends the call and its connection.
+        call.future.add_done_callback(lambda _: task.cancel())
         try:
-            request = next(flow)
-            while True:
-                began = home.loop.time()
-                try:
-                    response = await exchange(self._desk.head.encode(request), ends)
-                except (OSError, Garbled, RuntimeError) as error:
-                    request = flow.throw(away_of(error, ends - began, self._timeout))
-                else:
-                    request = flow.send(response)
-        except StopIteration as done:
-            found: T = done.value
-            return found
-
-    def _home(self) -> Home:
-        loop = asyncio.get_running_loop()
-        home = self._homes.get(loop)
-        if home is None:
-            for ended in [each for each in list(self._homes) if each.is_closed()]:
-                self._homes.pop(ended, None)
-            settings = self._settings
-            home = self._homes[loop] = Home(
-                loop, settings.address, settings.context, settings.patience_s, self._ask_together
-            )
-        return home
+            return [await self._transport.exchange(self._flows.encode(call.request))]
+        except (OSError, Garbled, RuntimeError) as error:
+            return [fault_of(error)]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from limen.client.stand_in import limit_of
+from limen.client.fallback import limit_of
 from limen.http import Answer, Quota
-from limen.wire import Part, Verdict
+from limen.wire import Verdict
 
 
 def answer_of_told(verdict: Verdict, per: tuple[str, ...] = ()) -> Answer:
@@ -18,26 +18,20 @@ def answer_of_told(verdict: Verdict, per: tuple[str, ...] = ()) -> Answer:
     for part in verdict.parts:
         if part.mode == "shadow":
             continue
-        quota = _quota(part, verdict, per)
-        if quota is not None:
+        limit = None if part.limit is None else limit_of(part.limit)
+        if limit is not None and part.remaining is not None:
+            quota = Quota(
+                part.name,
+                limit,
+                part.allowed,
+                part.remaining,
+                part.retry_after,
+                part.reset_after,
+                part.cost,
+                verdict.source,
+                () if part.rule is not None else per,
+            )
             quotas.append(quota)
         elif not part.allowed:
             blocked.append(part.rule or part.name)
     return Answer(verdict.allowed, tuple(quotas), verdict.retry_after, tuple(blocked))
-
-
-def _quota(part: Part, verdict: Verdict, per: tuple[str, ...]) -> Quota | None:
-    limit = None if part.limit is None else limit_of(part.limit)
-    if limit is None or part.remaining is None:
-        return None
-    return Quota(
-        part.name,
-        limit,
-        part.allowed,
-        part.remaining,
-        part.retry_after,
-        part.reset_after,
-        part.cost,
-        verdict.source,
-        () if part.rule is not None else per,
-    )

@@ -17,7 +17,6 @@ from limen.limiter.plan import Limits, slot_check
 from limen.model import Check, Concurrency, Limit, valid_cost
 from limen.wire import MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE, Verdict
 
-_MAX_KEY = MAX_VALUE
 _encode = msgspec.json.Encoder().encode
 
 Whom = tuple[tuple[str, str], ...]
@@ -62,40 +61,33 @@ def by_rules_each(requests: Iterable[Mapping[str, str]], cost: int) -> list[Aske
     return found
 
 
-def by_limits(known: Limits, key: str | bytes, limits: tuple[Limit | str, ...], cost: int) -> Asked:
-    """Ask for limits of the caller's own. Raises `InvalidInput` or `InvalidLimit`."""
-    checks = known.checks(limits, key, cost)
-    _valid_own(checks)
-    question = {"key": checks[0].key, "limits": [str(check.limit) for check in checks]}
-    return Asked(_encode({**question, "cost": cost}), cost, checks=checks)
-
-
-def by_places(
+def by_limits(
     known: Limits,
     key: str | bytes,
-    concurrency: Concurrency,
     limits: tuple[Limit | str, ...],
     cost: int,
+    concurrency: Concurrency | None = None,
 ) -> Asked:
-    """Ask for a place of the caller's own, under limits too. Raises as `by_limits` does."""
-    place = slot_check(concurrency, key)
-    beside = known.checks(limits, key, cost) if limits else ()
-    _valid_own((place, *beside))
-    question: dict[str, Any] = {
-        "key": place.key,
-        "concurrency": {"slots": concurrency.slots, "lease": concurrency.lease},
-        "cost": valid_cost(cost),
-    }
-    if beside:
-        question["limits"] = [str(check.limit) for check in beside]
-    return Asked(_encode(question), cost, checks=(place, *beside))
+    """Ask for limits of the caller's own, and for a slot if there is a concurrency.
+
+    Raises `InvalidInput` or `InvalidLimit`.
+    """
+    slots = () if concurrency is None else (slot_check(concurrency, key),)
+    checks = known.checks(limits, key, cost) if limits or not slots else ()
+    _valid_own((*slots, *checks))
+    question: dict[str, Any] = {"key": (*slots, *checks)[0].key, "cost": valid_cost(cost)}
+    if concurrency is not None:
+        question["concurrency"] = {"slots": concurrency.slots, "lease": concurrency.lease}
+    if checks:
+        question["limits"] = [str(check.limit) for check in checks]
+    return Asked(_encode(question), cost, checks=(*slots, *checks))
 
 
 def _valid_own(checks: tuple[Check, ...]) -> None:
     key = checks[0].key
-    if len(key) > _MAX_KEY or not _is_unicode(key):
+    if len(key) > MAX_VALUE or not _is_unicode(key):
         # Not the key itself: it may be somebody's API key.
-        raise InvalidInput(f"a service takes keys of up to {_MAX_KEY:,} characters, in Unicode")
+        raise InvalidInput(f"a service takes keys of up to {MAX_VALUE:,} characters, in Unicode")
     for check in checks:
         if check.limit.name is not None:
             raise InvalidInput(
@@ -125,7 +117,7 @@ def valid_attributes(attributes: object) -> dict[str, str]:
         if len(value) > MAX_VALUE:
             raise InvalidInput(f"attribute {name!r} is longer than {MAX_VALUE:,} characters")
         if not (value.isascii() or _is_unicode(value)) or not _is_unicode(name):
-            raise InvalidInput(f"attribute {name!a} holds what is no Unicode")
+            raise InvalidInput(f"attribute {name!a} is not valid Unicode")
         # The text itself: a subclass may print as something else, as an Enum does.
         found[str.__str__(name)] = str.__str__(value)
     return found

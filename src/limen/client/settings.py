@@ -1,4 +1,4 @@
-"""What a client is made with, validated."""
+"""The settings of a client, validated: the address of the service, and the rest."""
 
 from __future__ import annotations
 
@@ -8,32 +8,74 @@ from typing import get_args
 
 from msgspec import Struct
 
-from limen._internal.connection_pool import AllInUse
-from limen.client.address import Address, parse
-from limen.client.desk import Desk
-from limen.client.http1 import Garbled
-from limen.client.tickets import Away, late
+from limen._internal.http_connections import Server
 from limen.errors import ConfigurationError, shown
 from limen.limiter.settings import valid_instances
+from limen.masking import masked
 from limen.model import OnError
 
+_PORTS = {"http": 80, "https": 443}
+_URL = re.compile(
+    r"(https?)://(?:\[([0-9a-f:.]{2,45}(?:%[\w.-]+)?)\]|([a-z0-9._-]{1,253}))"
+    r"(?::([0-9]{0,5}))?((?:/[a-z0-9._~%!$&'()*+,;=:@-]*)*)",
+    re.ASCII | re.IGNORECASE,
+)
+_LOGIN = re.compile(r"\w+://[^/?#]*@")
 _TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
 _CONNECT_S = 1.0
 
 
-class Settings(Struct, frozen=True):
-    """What a client was made with."""
+class Address(Struct, frozen=True):
+    """The address of a service, in its parts."""
 
-    address: Address
-    desk: Desk
-    timeout: float
-    context: ssl.SSLContext | None
-    """None for plain HTTP."""
+    host: str
+    port: int
+    is_tls: bool
+    path: str = ""
+    """What stands before `/v1`, when the service is behind a path of something else: `/limits`."""
 
     @property
-    def patience_s(self) -> float:
-        """How long opening a connection may take, while callers come and go."""
-        return max(self.timeout, _CONNECT_S)
+    def authority(self) -> str:
+        """The host and the port, as in the `Host` header."""
+        host = f"[{self.host.partition('%')[0]}]" if ":" in self.host else self.host
+        usual = _PORTS["https" if self.is_tls else "http"]
+        return host if self.port == usual else f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{'https' if self.is_tls else 'http'}://{self.authority}{self.path}"
+
+
+class Settings(Struct, frozen=True):
+    """The settings of a client, without its token."""
+
+    address: Address
+    timeout: float
+    on_error: OnError
+    instances: int
+    server: Server
+    """What to connect to. Opening a connection goes on when its caller has left."""
+
+
+def parse_address(url: str) -> Address:
+    """Read an address such as `http://localhost:8080`, or raise `ConfigurationError`."""
+    if not isinstance(url, str):
+        raise ConfigurationError(
+            f"the address of the service must be text, got a {type(url).__name__}"
+        )
+    if _LOGIN.match(url):
+        raise ConfigurationError(
+            "the address of the service must not hold a login; give token=... instead"
+        )
+    match = _URL.fullmatch(url)
+    scheme = match[1].lower() if match is not None else ""
+    port = int(match[4] or _PORTS[scheme]) if match is not None else 0
+    if match is None or not 0 < port < 65_536:
+        raise ConfigurationError(
+            "the address of the service must be like http://localhost:8080 or https://host/path, "
+            f"got {shown(masked(url))}"
+        )
+    host = (match[2] or match[3]).lower()
+    return Address(host, port, scheme == "https", match[5].rstrip("/"))
 
 
 def validate(
@@ -45,7 +87,7 @@ def validate(
     ssl_context: ssl.SSLContext | None,
 ) -> Settings:
     """Return the settings, or raise `ConfigurationError` with what was expected."""
-    address = parse(url)
+    address = parse_address(url)
     if token is not None and (not isinstance(token, str) or not _TOKEN.fullmatch(token)):
         # Not the token itself.
         raise ConfigurationError("token must be text of printable ASCII without spaces, or None")
@@ -55,7 +97,6 @@ def validate(
         )
     if on_error not in get_args(OnError):
         raise ConfigurationError(f"on_error must be local, open or closed, got {shown(on_error)}")
-    valid_instances(instances)
     if ssl_context is not None and not isinstance(ssl_context, ssl.SSLContext):
         raise ConfigurationError(
             f"ssl_context must be an ssl.SSLContext, got {type(ssl_context).__name__}"
@@ -63,22 +104,5 @@ def validate(
     if ssl_context is not None and not address.is_tls:
         raise ConfigurationError("ssl_context is for https://, and the address is http://")
     context = (ssl_context or ssl.create_default_context()) if address.is_tls else None
-    return Settings(
-        address, Desk(address, token, timeout, on_error, instances), float(timeout), context
-    )
-
-
-def away_of(error: Exception, had_s: float, timeout: float) -> Away:
-    """Return why a call failed that had so many seconds of a timeout."""
-    if isinstance(error, AllInUse):
-        return late()
-    if isinstance(error, TimeoutError):
-        # One that began late in its caller's time tells nothing about the service.
-        return Away("timeout", "no answer in time", proves=had_s > timeout / 2)
-    if isinstance(error, Garbled):
-        return Away("garbage", str(error))
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return Away("tls", f"its certificate is not accepted: {error.verify_message}")
-    if isinstance(error, OSError) and error.strerror:
-        return Away("connection", error.strerror.lower())
-    return Away("connection", str(error) or type(error).__name__)
+    server = Server(address.host, address.port, context, max(timeout, _CONNECT_S))
+    return Settings(address, float(timeout), on_error, valid_instances(instances), server)

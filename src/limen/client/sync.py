@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from limen import fork
 from limen._internal.connection_pool import NotConnected
 from limen._internal.deadline import Deadline
+from limen._internal.http1 import Garbled, Request, Response
+from limen._internal.http_connections import HttpTransport
+from limen.backends import Fault
 from limen.client import questions
-from limen.client.desk import Flow
-from limen.client.http1 import Garbled
-from limen.client.settings import away_of, validate
-from limen.client.slot import Kept, ServiceSlot
-from limen.client.sync_transport import Transport
+from limen.client.flows import MAX_CALLS, Answer, ClientFlows, Send, fault_of
+from limen.client.questions import Asked
+from limen.client.settings import validate
+from limen.client.slot import ServiceSlot
+from limen.flow import run
+from limen.limiter.keeper import Keeper
 from limen.model import Concurrency, Limit, OnError
 from limen.wire import Verdict
-
-T = TypeVar("T")
 
 
 class Client:
@@ -48,17 +49,14 @@ class Client:
         instances: int = 1,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        settings = validate(url, token, timeout, on_error, instances, ssl_context)
-        self._address = settings.address
-        self._timeout = settings.timeout
-        self._desk = settings.desk
-        self._transport = Transport(settings.address, settings.context, settings.patience_s)
-        self._kept = Kept(self._desk, self._run)
+        self._settings = validate(url, token, timeout, on_error, instances, ssl_context)
+        self._flows = ClientFlows(self._settings, token, self._ask, self._sender)
+        self._transport = HttpTransport(self._settings.server, MAX_CALLS)
+        self._keeper = Keeper(lambda change: run(self._flows.change_held(change)))
         fork.watch(self)
 
     def after_fork(self) -> None:
         """Make anew what two processes must not share. Not for you to call."""
-        self._desk.begin()
         self._transport.pool.reset()
 
     def decide(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
@@ -67,22 +65,23 @@ class Client:
         `cost` is for rules that do not say what a request costs. Raises `InvalidInput` for
         attributes or a cost that make no sense, and charges nothing then.
         """
-        return self._run(self._desk.decide(questions.by_rules(attributes, cost)))
+        return run(self._flows.decide(questions.by_rules(attributes, cost)))
 
     def check(self, key: str | bytes, *limits: Limit | str, cost: int = 1) -> Verdict:
         """Decide one request of `key` by limits of your own, and charge it when it is allowed.
 
         Raises `InvalidInput` or `InvalidLimit` for arguments that make no sense.
         """
-        return self._run(self._desk.decide(self._desk.own(key, limits, cost)))
+        asked = questions.by_limits(self._flows.limits, key, limits, cost)
+        return run(self._flows.decide(asked))
 
     def peek(self, attributes: Mapping[str, str], cost: int = 1) -> Verdict:
         """Say what `decide` would say, and charge nothing."""
-        return self._run(self._desk.decide(questions.by_rules(attributes, cost, peek=True)))
+        return run(self._flows.decide(questions.by_rules(attributes, cost, peek=True)))
 
     def usage(self, attributes: Mapping[str, str]) -> Verdict:
         """Say where somebody stands; nothing is charged."""
-        return self._run(self._desk.usage(questions.by_rules(attributes, peek=True)))
+        return run(self._flows.usage(questions.by_rules(attributes, peek=True)))
 
     def decide_many(self, requests: Iterable[Mapping[str, str]], *, cost: int = 1) -> list[Verdict]:
         """Decide several requests in one call; above 1,000, or half a megabyte, in several.
@@ -90,7 +89,7 @@ class Client:
         Raises `InvalidInput`, which names the request by its number, when one makes no sense.
         """
         asked = questions.by_rules_each(requests, cost)
-        return self._run(self._desk.decide_many(asked))
+        return run(self._flows.decide_many(asked))
 
     def refund(self, verdict: Verdict | str) -> bool:
         """Give back what a verdict charged and is still counted; return whether there was any.
@@ -98,7 +97,7 @@ class Client:
         Takes the verdict or its `receipt`. Once: a second refund changes nothing. False too when
         the service is away.
         """
-        return self._run(self._desk.refund(verdict))
+        return run(self._flows.correct(verdict, None))
 
     def settle(self, verdict: Verdict | str, actual: int | Mapping[str, int]) -> bool:
         """Correct what a verdict charged, once, now that the real cost is known.
@@ -106,7 +105,7 @@ class Client:
         A number corrects what was charged at the `cost` of the call; a mapping such as
         `{"tokens": 731}`, what rules charged by those attributes.
         """
-        return self._run(self._desk.settle(verdict, actual))
+        return run(self._flows.correct(verdict, questions.valid_actual(actual)))
 
     def slot(self, attributes: Mapping[str, str], cost: int = 1) -> ServiceSlot:
         """Return a slot to hold under the rules; used by `with`, it is held in there.
@@ -114,7 +113,7 @@ class Client:
         Raises `ServiceRefused` on entering when it is refused.
         """
         asked = questions.by_rules(attributes, cost)
-        return ServiceSlot(self._desk, self._run, self._kept, asked)
+        return ServiceSlot(self._flows, self._keeper, asked)
 
     def hold(
         self, key: str | bytes, concurrency: Concurrency, *limits: Limit | str, cost: int = 1
@@ -123,44 +122,34 @@ class Client:
 
         What `slot` is to `decide`, this is to `check`.
         """
-        asked = self._desk.own_place(key, concurrency, limits, cost)
-        return ServiceSlot(self._desk, self._run, self._kept, asked)
+        asked = questions.by_limits(self._flows.limits, key, limits, cost, concurrency)
+        return ServiceSlot(self._flows, self._keeper, asked)
 
     def close(self) -> None:
         """Close the connections, and stop renewing slots."""
-        self._kept.close()
+        self._keeper.close()
         self._transport.pool.close()
-        self._desk.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Client of {self._address}>"
+        return f"<Client of {self._settings.address}>"
 
-    def _run(self, flow: Flow[T]) -> T:
-        """Carry the requests of a flow to the service, and the responses back."""
-        deadline = Deadline(self._timeout)
-        try:
-            request = next(flow)
-            while True:
-                left_s = deadline.left()
-                try:
-                    response = self._transport.exchange(self._desk.head.encode(request), deadline)
-                except NotConnected as error:
-                    request = flow.throw(away_of(error.cause, left_s, self._timeout))
-                except (OSError, Garbled) as error:
-                    request = flow.throw(away_of(error, left_s, self._timeout))
-                else:
-                    request = flow.send(response)
-        except StopIteration as done:
-            result: T = done.value
-            return result
+    def _ask(self, asked: Asked) -> Answer:
+        [answer] = run(self._flows.check([asked], self._sender()))
+        return answer
+
+    def _sender(self) -> Send:
+        deadline = Deadline(self._settings.timeout)
+
+        def send(request: Request) -> Response | Fault:
+            try:
+                return self._transport.exchange(self._flows.encode(request), deadline)
+            except (OSError, Garbled, NotConnected, RuntimeError) as error:
+                return fault_of(error)
+
+        return send

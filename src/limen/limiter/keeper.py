@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from limen import fork
 from limen._internal import background
 from limen.backends import Change, Release, Renew
-from limen.errors import StoreError
+from limen.errors import LimenError
 from limen.model import Check, Concurrency
 
 _IDLE_S = 5.0
@@ -123,7 +123,7 @@ class AsyncKeeper:
             await asyncio.sleep(renewal_interval(check))
             try:
                 renewed = await self._change(Renew(check, holder))
-            except StoreError as error:
+            except LimenError as error:
                 log_not_renewed(check, holder, error)
                 continue
             if not renewed:

@@ -1,8 +1,7 @@
-"""A lane for asyncio: one connection to a server, and the line of those who wait for it.
+"""A lane for asyncio: one connection to a server, and the requests that share it.
 
-At most two packets are under way; what comes meanwhile shares the next. It is a protocol on the
-loop's own transport: no task stands between a reply and those who wait for it, so to cancel a
-waiter cancels nothing else. A lane belongs to one loop.
+At most two packets are in flight. A lane is a protocol on the loop's own transport: no task stands
+between a reply and its callers. A lane belongs to one loop.
 """
 
 from __future__ import annotations
@@ -10,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 from msgspec import structs
 
+from limen._internal.batcher import NEVER_S, Batcher, QueuedRequest
 from limen._internal.deadline import ActiveClock
 from limen.backends import Fault
 from limen.backends.circuit_breaker import CircuitBreaker
@@ -31,33 +32,11 @@ from limen.connect import Address, Opened
 
 _MAX_PACKETS = 2
 _WORTH_TWO = 32
-_NEVER_S = float("inf")
-_MIN_WAIT_S = 0.001
-"""The shortest timer: some loops round a shorter one down to none."""
+
+Queued = QueuedRequest[Request, Answer]
 
 
-class Ticket:
-    """A queued request of a caller."""
-
-    __slots__ = ("ends", "future", "request")
-
-    def __init__(self, request: Request, ends: float, future: asyncio.Future[Answer]) -> None:
-        self.request: Request = request
-        self.ends: float = ends
-        self.future: asyncio.Future[Answer] = future
-
-    @property
-    def is_done(self) -> bool:
-        """Whether nobody waits any more."""
-        return self.future.done()
-
-    def tell(self, answer: Answer) -> None:
-        """Give the answer to whoever still waits."""
-        if not self.future.done():
-            self.future.set_result(answer)
-
-
-class Lane(asyncio.Protocol):
+class Lane(Batcher[Request, Answer], asyncio.Protocol):
     """The way to one server."""
 
     def __init__(
@@ -71,16 +50,14 @@ class Lane(asyncio.Protocol):
         breaker: CircuitBreaker,
         on_open: Callable[[Lane], object],
     ) -> None:
+        super().__init__(loop, clock, _MAX_PACKETS, partial(late, where))
         self.address: Address = address
         self.breaker: CircuitBreaker = breaker
-        self._clock = clock
         self._on_open = on_open
-        self._loop = loop
         self._open_stream = open_stream
         self._where = where
         self._deadline = deadline
-        self._waiting: deque[Ticket] = deque()
-        self._calls: deque[Call[Ticket]] = deque()
+        self._calls: deque[Call[Queued]] = deque()
         """What was sent and not answered, in that order."""
         self._writer: asyncio.StreamWriter | None = None
         self._is_stale = False
@@ -88,53 +65,20 @@ class Lane(asyncio.Protocol):
         self._reader: Reader = new_reader()
         self._connecting: asyncio.Task[None] | None = None
         self._connecting_since = 0.0
-        self._packets = 0
-        """How many packets are under way."""
-        self._will_flush = False
-        self._timer: asyncio.TimerHandle | None = None
-        """Ticks the clock while a request waits."""
-        self._next_end = _NEVER_S
-        """The earliest time at which a deadline may have passed."""
-
-    def ask(self, request: Request, ends: float) -> asyncio.Future[Answer]:
-        """Stand in line; the future gets the answer, at the latest when the time is over."""
-        future: asyncio.Future[Answer] = self._loop.create_future()
-        self._waiting.append(Ticket(request, ends, future))
-        if self._packets < _MAX_PACKETS and not self._will_flush:
-            # Not now but soon: what else is ready to run may have something to ask, too.
-            self._will_flush = True
-            self._loop.call_soon(self._flush)
-        if self._timer is None:
-            # Nothing waited until now: the clock has not ticked for a while.
-            self._clock.tick()
-            self._next_end = ends
-            self._set_timer()
-        elif ends < self._next_end:
-            self._next_end = ends
-            self._set_timer()
-        return future
 
     def renew(self) -> None:
         """Have another connection opened as soon as nobody waits for a reply of this one."""
         self._is_stale = True
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nobody waits here."""
-        return not self._calls and not self._waiting
-
     def close(self) -> None:
         """Let go of the connection. Who still waits is told so."""
         if self._connecting is not None:
             self._connecting.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
         self._lose(Fault("connection", f"{self._where}: the limiter was closed"), everybody=True)
 
     def _flush(self) -> None:
         """Send what waits, as one packet."""
-        self._will_flush = False
         if self._is_stale:
             if self._calls:
                 return
@@ -143,30 +87,25 @@ class Lane(asyncio.Protocol):
                 self._writer.transport.abort()
                 self._writer = None
         if self._writer is None:
-            if self._waiting and self._connecting is None:
+            if self._queue and self._connecting is None:
                 self._connecting_since = self._clock.now()
                 self._connecting = self._loop.create_task(self._connect())
             return
         # In two halves: the server works on one while this process works on the other. What is
         # under way counts too, or else behind a packet of one all the others would be the next.
-        most, waiting = MAX_REQUESTS, len(self._waiting)
+        most, waiting = MAX_REQUESTS, len(self._queue)
         together = waiting + sum([len(call.waiters) for call in self._calls])
         if together >= _WORTH_TWO:
             most = min(most, (together + 1) // 2)
-            if waiting > most and not self._packets:
-                self._will_flush = True
-                self._loop.call_soon(self._flush)
-        batch: list[Ticket] = []
-        while self._waiting and len(batch) < most:
-            ticket = self._waiting.popleft()
-            if not ticket.is_done:  # else cancelled, or too late
-                batch.append(ticket)
+            if waiting > most and not self._in_flight:
+                self._flush_soon()
+        batch = self._take(most)
         if batch:
             calls, now = calls_of(batch), self._clock.now()
             for call in calls:
                 call.sent_at = now
             calls[-1].ends_packet = True
-            self._packets += 1
+            self._in_flight += 1
             self.breaker.batches.add(len(batch))
             self._calls.extend(calls)
             self._writer.write(b"".join([call.encode() for call in calls]))
@@ -183,12 +122,12 @@ class Lane(asyncio.Protocol):
                 call, now = self._calls[0], self._clock.now()
                 answers = call.answers(reply, self._where)
                 self._calls.popleft()
-                self._packets -= call.ends_packet
+                self._in_flight -= call.ends_packet
                 strange: Fault | Again | None = None
-                for ticket, answer in answers:
+                for queued, answer in answers:
                     if not isinstance(answer, bytes) and not is_suspicious(strange):
                         strange = answer
-                    ticket.tell(answer)
+                    queued.set_answer(answer)
                 self._take_note(call, strange, now)
                 if is_suspicious(strange):
                     return
@@ -199,12 +138,10 @@ class Lane(asyncio.Protocol):
         except Exception as error:
             self._lose(fault_of(error, self._where))
             return
-        if self._waiting and self._packets < _MAX_PACKETS and not self._will_flush:
-            # Behind those who were just told: their next requests share the call.
-            self._will_flush = True
-            self._loop.call_soon(self._flush)
+        # Behind the callers that were just answered: their next requests share the packet.
+        self._flush_soon()
 
-    def _take_note(self, call: Call[Ticket], strange: Fault | Again | None, now: float) -> None:
+    def _take_note(self, call: Call[Queued], strange: Fault | Again | None, now: float) -> None:
         """See what a reply says of the server, and of the connection that brought it.
 
         Once for each packet: what came together failed together.
@@ -239,18 +176,17 @@ class Lane(asyncio.Protocol):
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.transport.abort()
-        calls, self._calls, self._packets = self._calls, deque(), 0
+        calls, self._calls, self._in_flight = self._calls, deque(), 0
         for call in calls:
-            for ticket in call.waiters:
-                ticket.tell(fault)
+            for queued in call.waiters:
+                queued.set_answer(fault)
         if everybody or writer is None:
-            waiting, self._waiting = self._waiting, deque()
+            waiting, self._queue = self._queue, deque()
             unsent = structs.replace(fault, unsent=True)
-            for ticket in waiting:
-                ticket.tell(unsent)
-        elif self._waiting and not self._will_flush:
-            self._will_flush = True
-            self._loop.call_soon(self._flush)
+            for queued in waiting:
+                queued.set_answer(unsent)
+        else:
+            self._flush_soon()
         # A connection that ends while nobody uses it is no failure.
         if counts and not everybody and (calls or writer is None or fault.kind == "protocol"):
             self._failed(fault)
@@ -283,55 +219,24 @@ class Lane(asyncio.Protocol):
                 took_s = time.monotonic() - start_s
                 was_paused = self._clock.now() - active_s < took_s / 2
                 # Without a waiting request the clock does not tick, and nothing is known of pauses.
-                is_ours = was_paused and bool(self._waiting)
+                is_ours = was_paused and bool(self._queue)
                 if fault_of(error, self._where).kind != "timeout" or not is_ours:
                     raise
 
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        left_s = max(self._next_end - self._clock.now(), _MIN_WAIT_S)
-        self._timer = self._loop.call_later(min(left_s, self._clock.tick_s), self._tick)
+    def _sent(self) -> Iterable[Queued]:
+        return [queued for call in self._calls for queued in call.waiters]
 
-    def _tick(self) -> None:
-        """Tick the clock, and expire the requests whose deadline has passed.
-
-        After a pause of this process the clock has hardly advanced. The loop reads the replies that
-        arrived meanwhile before the next tick.
-        """
-        self._timer = None
-        now = self._clock.tick()
-        if self.is_idle:
-            self._next_end = _NEVER_S
-        over = self._expire(now) if now >= self._next_end else []
-        if self._next_end < _NEVER_S:
-            self._set_timer()
-        # At last: whoever is told may stand in line again, with a time of its own.
-        for ticket, told in over:
-            ticket.tell(told)
-
-    def _expire(self, now: float) -> list[tuple[Ticket, Fault]]:
-        """Return the requests whose deadline has passed, and set the next end."""
-        fault, unsent = late(self._where, unsent=False), late(self._where, unsent=True)
-        sent = [(ticket, fault) for call in self._calls for ticket in call.waiters]
-        self._next_end = _NEVER_S
-        over: list[tuple[Ticket, Fault]] = []
-        for ticket, told in [*sent, *[(ticket, unsent) for ticket in self._waiting]]:
-            if ticket.is_done:
-                continue
-            if ticket.ends <= now:
-                over.append((ticket, told))
-            elif ticket.ends < self._next_end:
-                self._next_end = ticket.ends
+    def _check_in_flight(self, now: float) -> float:
+        fault = late(self._where, unsent=False)
         if self._connecting and now >= self._connecting_since + self.breaker.slow_s:
             self._connecting_since = now
             self._failed(fault)
-        if self._calls:
-            # A call that had the whole deadline proves the connection dead: all behind it would
-            # hang as well. One that began late in its callers' time proves nothing yet.
-            is_overdue = self._calls[0].sent_at + self._deadline
-            if now >= is_overdue:
-                self._lose(fault)
-            elif is_overdue < self._next_end:
-                self._next_end = is_overdue
-        return over
+        if not self._calls:
+            return NEVER_S
+        # A call that had the whole deadline proves the connection dead: all behind it would hang as
+        # well. One that began late in its callers' time proves nothing yet.
+        overdue_at = self._calls[0].sent_at + self._deadline
+        if now < overdue_at:
+            return overdue_at
+        self._lose(fault)
+        return NEVER_S
