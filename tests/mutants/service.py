@@ -91,7 +91,7 @@ IN_SERVICE: tuple[Mutant, ...] = (
         "tests/server/test_check.py -k id",
         """
         last-of-repeated-headers
-        - named = dict(reversed(headers))
+        - named = dict(reversed(self.headers))
         + pass
         by tests/server/test_request_head.py -k first
         repeated-header-unseen
@@ -119,14 +119,14 @@ IN_SERVICE: tuple[Mutant, ...] = (
         "tests/server/test_response_templates.py tests/server/test_check.py",
         """
         another-tier
-        - return id(rule), id(applied.allowance), applied.enforce,
-        + return id(rule), applied.enforce,
+        - return id(applied.rule), id(applied.allowance), enforce,
+        + return id(applied.rule), enforce,
         another-mode
-        - id(applied.allowance), applied.enforce, applied.checks,
+        - id(applied.allowance), enforce, applied.checks,
         + id(applied.allowance), applied.checks,
         another-cost
-        - applied.checks, applied.cost_by
-        + applied.checks
+        - enforce, applied.checks, cost_by
+        + enforce, applied.checks
         """,
     ),
     *mutants_of(

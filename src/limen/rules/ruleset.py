@@ -37,8 +37,9 @@ class Resolution(Struct, eq=False):
     _keys: dict[tuple[str, ...], str | None] = {}
     _trouble: InvalidInput | None = None
 
-    # Without the fields: attributes of a request may be secret.
-    __repr__ = object.__repr__
+    def __repr__(self) -> str:
+        # Without the fields: attributes of a request may be secret.
+        return f"<Resolution: {len(self.checks)} checks>"
 
     @classmethod
     def joined(cls, several: Sequence[Resolution]) -> Resolution:
