@@ -84,6 +84,6 @@ class Cells:
 
 
 def name_of(limit: Limit | Concurrency) -> str:
-    """Return what a limit is counted under: its rule, its name, or else its text."""
-    name = limit.name
-    return str(limit) if name is None else name.partition("#")[0]
+    """Return what a limit is counted under: its rule, its name, or else its text. Valid UTF-8."""
+    name = str(limit) if limit.name is None else limit.name.partition("#")[0]
+    return name.encode("utf-8", "backslashreplace").decode()
