@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from limen.backends.histogram import BATCH, TRIP_S
 from limen.observe.cells import MOST_NAMES
 from limen.observe.figures import MOST_SERVERS, Figures, ServerFigures, counters
 from limen.observe.prometheus import LimenCollector, exposition, families
-from limen.server.insight.metrics import metrics_text
 from tests.observe.test_figures import busy_one, spread
 from tests.prometheus import promtool
 
@@ -207,16 +205,6 @@ def test_a_program_has_it_in_its_own_registry() -> None:
         assert absent not in shown
     with pytest.raises(ValueError, match="limen_decisions"):
         registry.register(LimenCollector(Counted()))
-
-
-async def _text(figures: Figures) -> tuple[bytes, str]:
-    return await metrics_text(figures, 2, "")
-
-
-@pytest.mark.parametrize("rules", [0, 1_000])
-def test_few_rules_and_many_are_written_down_alike(rules: int) -> None:
-    figures = Figures("x", 1.0, {str(number): [1, 2, 3, 4] for number in range(rules)})
-    assert asyncio.run(_text(figures)) == exposition(figures, 2, "")
 
 
 def test_without_the_package_it_says_what_to_install() -> None:

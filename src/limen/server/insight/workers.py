@@ -98,7 +98,7 @@ class Workers:
         if self._folder is not None:
             try:
                 self._others = self._read_others(self._folder)
-            except (OSError, msgspec.MsgspecError) as error:
+            except (OSError, ValueError, msgspec.MsgspecError) as error:
                 self._log.warn("read", f"/metrics shows old figures of other workers: {error}")
         return self._others if self._own is None else [self._own, *self._others]
 
@@ -133,7 +133,7 @@ class Gathering:
                 self._write_ended(_Ended(counters([*figures, self._ended.figures]), names))
             for name in gone:
                 (self.path / name).unlink()
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
             # The files stay, and are counted as they are.
             self._log.warn("end", f"the figures of a worker that ended stay in its file: {error}")
 
