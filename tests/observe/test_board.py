@@ -176,19 +176,12 @@ def test_of_the_decisions_only_the_newest_are_kept(url: str, admin: redis.Redis)
     assert admin.llen(SEEN) == 5_000
 
 
-def test_what_is_too_long_to_be_read_is_not_written(
-    url: str, admin: redis.Redis, logged: Callable[[], list[str]]
-) -> None:
+def test_a_decision_that_is_too_long_to_be_read_is_not_written(url: str) -> None:
     async def work(a: Board) -> None:
-        await a.write([(5, 100, bytes(65_537)), (5, 105, bytes(65_536))], [bytes(2_049), b"1"])
-        assert {start: len(found) for start, found in (await a.slices(5, [100, 105])).items()} == {
-            100: 0,
-            105: 1,
-        }
+        await a.write([], [bytes(2_049), b"1"])
         assert await a.seen(10) == [b"1"]
 
     at_boards(url, work, "a")
-    assert logged() == ["insight: a slice is too long for the others, and not shared"]
 
 
 def test_no_more_is_read_at_once_than_fits_in_memory(

@@ -119,6 +119,12 @@ def test_the_number_of_names_is_bounded_whatever_comes() -> None:
     assert figures.decisions[OTHERS] == [500, 0, 0, 0]
 
 
+def test_a_name_that_is_not_unicode_is_escaped() -> None:
+    metrics = Metrics()
+    Limiter(observers=[metrics]).check("x", Limit(5, 60, name="a\ud800#1"))
+    assert list(metrics.figures().decisions) == ["a\\ud800"]
+
+
 def test_limits_made_anew_for_each_call_are_never_taken_for_each_other() -> None:
     metrics = Metrics()
     limiter = Limiter(observers=[metrics])

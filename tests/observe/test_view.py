@@ -11,8 +11,8 @@ from limen.backends.histogram import TRIP_S
 from limen.connect import target_of
 from limen.observe.board import Board
 from limen.observe.ring import LONG_S, SHORT_S, Ring, start_of
-from limen.observe.slices import RuleSlice, Slice
-from limen.observe.view import View, percentile
+from limen.observe.slices import RuleSlice, Slice, percentile
+from limen.observe.view import View
 from tests import servers
 
 NOW = 1_700_000_042.5
@@ -183,11 +183,11 @@ def test_what_is_poisoned_is_left_out(port: int) -> None:
 
 def test_a_percentile_is_the_bound_that_so_many_lie_within() -> None:
     counts = [0] * (len(TRIP_S) + 1)
-    assert percentile(counts, TRIP_S, 0.99) is None
+    assert percentile(counts, 99) is None
     counts[1] = 99
     counts[4] = 1
-    assert percentile(counts, TRIP_S, 0.5) == TRIP_S[1]
-    assert percentile(counts, TRIP_S, 0.99) == TRIP_S[1]
-    assert percentile(counts, TRIP_S, 0.999) == TRIP_S[4]
+    assert percentile(counts, 50) == TRIP_S[1]
+    assert percentile(counts, 99) == TRIP_S[1]
+    assert percentile(counts, 100) == TRIP_S[4]
     counts[-1] = 50
-    assert percentile(counts, TRIP_S, 0.99) == float("inf")
+    assert percentile(counts, 99) == float("inf")

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
-from itertools import accumulate
 from typing import Literal
 
 import msgspec
@@ -19,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from limen.backends.histogram import TRIP_S
-from limen.observe.slices import RuleSlice, Slice
+from limen.observe.slices import RuleSlice, Slice, percentile
 
 CALM_S = 5.0
 """For how long a value must be below its threshold before an alert is over."""
@@ -116,76 +114,6 @@ def decode(written: bytes | None) -> Notice:
     return notice if is_sound else Notice()
 
 
-class _Finding(Struct, frozen=True):
-    """What one judgement found above a threshold."""
-
-    kind: Kind
-    rule: str | None
-    value: float
-    threshold: float
-    part: int
-    """How many of `total` it is about."""
-    total: int
-    seconds: int
-    top: tuple[tuple[str, int], ...] = ()
-    is_beyond: bool = False
-    """Whether the value is above all that can be told apart."""
-
-    @property
-    def cause(self) -> Cause:
-        """The cause of an alert about it."""
-        return _cause(self.kind, self.rule)
-
-    @property
-    def text(self) -> str:
-        """Say it in one sentence."""
-        value, threshold = _shown(self.kind, self.value), _shown(self.kind, self.threshold)
-        of = f"({self.part:,} of {self.total:,} in {self.seconds} s); more than {threshold} is told"
-        match self.kind:
-            case "refusals":
-                return f"{_name(self.rule)} refuses {value} of its requests {of}"
-            case "fallback":
-                return f"{value} of all requests are decided without the store {of}"
-            case "key":
-                return f"one key makes {value} of the requests of {_name(self.rule)} {of}"
-        slow = f"99 of 100 round trips to the store take up to {value}"
-        if self.is_beyond:
-            slow = f"1 of 100 round trips to the store takes more than {value}"
-        return f"{slow} ({self.total:,} in {self.seconds} s); more than {threshold} is told"
-
-
-class _Open:
-    """An alert that has begun, and for how long it has been calm."""
-
-    __slots__ = ("alert", "calm_at")
-
-    def __init__(self, alert: Alert) -> None:
-        self.alert = alert
-        self.calm_at: float | None = None
-        """The steady time of the first judgement below the threshold; None while it is above."""
-
-    def go_on(self, found: _Finding) -> None:
-        self.calm_at = None
-        alert = self.alert
-        if (alert.kind, found.kind) == ("fallback", "latency"):
-            return  # the store answers again, slowly: a lesser symptom of the same cause
-        is_same = alert.kind == found.kind
-        self.alert = replace(
-            alert,
-            kind=found.kind,
-            value=found.value,
-            worst=max(alert.worst, found.value) if is_same else found.value,
-            threshold=found.threshold,
-            top=found.top,
-            text=found.text,
-        )
-
-    def end(self, now: float) -> Alert:
-        alert = self.alert
-        ended = max(alert.started, now)
-        return replace(alert, ended=ended, text=_past(alert, ended - alert.started))
-
-
 class Judge:
     """Judges, about once a second, whether something is above its threshold. Not for threads.
 
@@ -196,7 +124,9 @@ class Judge:
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._thresholds = thresholds
-        self._opened: dict[Cause, _Open] = {}
+        self._opened: dict[Cause, Alert] = {}
+        self._calm_since: dict[Cause, float] = {}
+        """By open alert below its threshold: the steady time of the first such judgement."""
         self._ended: deque[Alert] = deque(maxlen=MAX_ENDED)
         self._steady_s = 0.0
         self._last: float | None = None
@@ -218,17 +148,18 @@ class Judge:
         if self._last is not None:
             self._steady_s += max(0.0, now - self._last)
         self._last = now
-        findings: dict[Cause, _Finding] = {}
-        for each in _findings(slice_, self._thresholds):
-            findings.setdefault(each.cause, each)  # fallback comes before latency
-        changed = self._go_on(findings, now, held)
-        changed += self._begin(findings, now)
+        judged: dict[Cause, Alert] = {}
+        for each in _judged(slice_, self._thresholds, now):
+            judged.setdefault(each.cause, each)  # fallback comes before latency
+        changed = self._go_on(judged, now, held)
+        changed += self._begin(judged)
         self._show()
         return changed
 
     def resume(self, notice: Notice) -> None:
         """Go on where another one left off."""
-        self._opened = {each.cause: _Open(each) for each in notice.open[:MAX_OPEN]}
+        self._opened = {each.cause: each for each in notice.open[:MAX_OPEN]}
+        self._calm_since = {}
         self._ended = deque(notice.ended, maxlen=MAX_ENDED)
         self.more = notice.more
         self._show()
@@ -243,114 +174,116 @@ class Judge:
         for alert in alerts:
             opened = self._opened.get(alert.cause)
             if opened is None and len(self._opened) < MAX_OPEN:
-                self._opened[alert.cause] = _Open(alert)
+                self._opened[alert.cause] = alert
                 adopted.append(alert.id)
-            elif opened and opened.alert.id in replaceable and opened.alert.id != alert.id:
-                started = min(opened.alert.started, alert.started)
-                opened.alert = replace(opened.alert, id=alert.id, started=started)
+            elif opened and opened.id in replaceable and opened.id != alert.id:
+                started = min(opened.started, alert.started)
+                self._opened[alert.cause] = replace(opened, id=alert.id, started=started)
                 adopted.append(alert.id)
         self._show()
         return adopted
 
     def forget(self, ids: Collection[str]) -> None:
         """Drop open alerts that another one has taken over."""
-        self._opened = {
-            cause: each for cause, each in self._opened.items() if each.alert.id not in ids
-        }
+        for alert in self.open:
+            if alert.id in ids:
+                self._close(alert.cause)
         self._show()
 
     def _show(self) -> None:
-        self.open = tuple(sorted([each.alert for each in self._opened.values()], key=_order))
+        self.open = tuple(sorted(self._opened.values(), key=_order))
         self.ended = tuple(self._ended)
 
+    def _close(self, cause: Cause) -> None:
+        del self._opened[cause]
+        self._calm_since.pop(cause, None)
+
     def _go_on(
-        self, findings: dict[Cause, _Finding], now: float, held: Collection[Cause]
+        self, judged: dict[Cause, Alert], now: float, held: Collection[Cause]
     ) -> list[Alert]:
-        """Take the findings of open alerts away, and return the alerts that end."""
+        """Update the open alerts, take them out of `judged`, and return the alerts that end."""
         over = []
-        for cause, opened in list(self._opened.items()):
-            found = findings.pop(cause, None)
-            if found is not None:
-                opened.go_on(found)
-            elif cause in held:
-                opened.calm_at = None
-            elif opened.calm_at is None:
-                opened.calm_at = self._steady_s
-            elif self._steady_s - opened.calm_at >= CALM_S:
-                del self._opened[cause]
-                over.append(opened.end(now))
+        for cause, alert in list(self._opened.items()):
+            latest = judged.pop(cause, None)
+            if latest is not None:
+                self._opened[cause] = _continued(alert, latest)
+            if latest is not None or cause in held:
+                self._calm_since.pop(cause, None)
+            elif self._steady_s - self._calm_since.setdefault(cause, self._steady_s) >= CALM_S:
+                self._close(cause)
+                ended = max(alert.started, now)
+                over.append(replace(alert, ended=ended, text=_past(alert, ended - alert.started)))
         self._ended.extendleft(over)
         return over
 
-    def _begin(self, findings: dict[Cause, _Finding], now: float) -> list[Alert]:
-        """Open alerts for what is new, the worst first, as long as there is room."""
-        began = []
-        room = MAX_OPEN - len(self._opened)
-        for found in sorted(findings.values(), key=_order)[:room]:
-            alert = _alert_of(found, now)
-            self._opened[found.cause] = _Open(alert)
-            began.append(alert)
-        self.more = len(findings) - len(began)
+    def _begin(self, judged: dict[Cause, Alert]) -> list[Alert]:
+        """Open the new alerts, the worst first, as long as there is room."""
+        began = sorted(judged.values(), key=_order)[: MAX_OPEN - len(self._opened)]
+        self._opened.update({alert.cause: alert for alert in began})
+        self.more = len(judged) - len(began)
         return began
 
 
-def _findings(slice_: Slice, thresholds: Thresholds) -> Iterator[_Finding]:
+def _continued(alert: Alert, latest: Alert) -> Alert:
+    """Return an open alert with its latest judgement."""
+    if (alert.kind, latest.kind) == ("fallback", "latency"):
+        return alert  # the store answers again, slowly: a lesser symptom of the same cause
+    worst = max(alert.worst, latest.value) if alert.kind == latest.kind else latest.value
+    return replace(latest, id=alert.id, started=alert.started, worst=worst)
+
+
+def _judged(slice_: Slice, thresholds: Thresholds, now: float) -> Iterator[Alert]:
+    """Yield an alert for each value above its threshold."""
     # `x > 0` is false of what is off, and of what is no number.
     least = max(1, thresholds.least)
     if thresholds.fallback_share > 0:
-        yield from _fallback(slice_, thresholds.fallback_share, least)
+        yield from _fallback(slice_, thresholds.fallback_share, least, now)
     if thresholds.store_latency > 0:
-        yield from _latency(slice_, thresholds.store_latency, least)
-    for name, rule in slice_.rules.items():
+        yield from _latency(slice_, thresholds.store_latency, least, now)
+    for name in slice_.rules:
         if thresholds.refusal_share > 0:
-            total = rule.allowed + rule.denied
-            if total >= least and rule.denied / total > thresholds.refusal_share:
-                yield _Finding(
-                    "refusals",
-                    name,
-                    rule.denied / total,
-                    thresholds.refusal_share,
-                    rule.denied,
-                    total,
-                    slice_.seconds,
-                    rule.top_denied[:MAX_TOP],
-                )
+            yield from _refusals(slice_, name, thresholds.refusal_share, least, now)
         if thresholds.key_share > 0:
-            yield from _key(slice_, name, rule, thresholds.key_share, least)
+            yield from _key(slice_, name, thresholds.key_share, least, now)
 
 
-def _fallback(slice_: Slice, threshold: float, least: int) -> Iterator[_Finding]:
+def _refusals(
+    slice_: Slice, name: str, threshold: float, least: int, now: float
+) -> Iterator[Alert]:
+    rule = slice_.rules[name]
+    part, total = rule.denied, rule.allowed + rule.denied
+    if total >= least and part / total > threshold:
+        share = part / total
+        text = f"{_name(name)} refuses {_percent(share)} of its requests "
+        text += _figures(part, total, slice_, threshold)
+        yield _alert("refusals", name, share, threshold, text, now, rule.top_denied)
+
+
+def _fallback(slice_: Slice, threshold: float, least: int, now: float) -> Iterator[Alert]:
     part, total = slice_.degraded, slice_.allowed + slice_.denied
     enough = min(FEW, least) if part >= total else least
     if total >= enough and part / total > threshold:
         share = min(1.0, part / total)
-        yield _Finding("fallback", None, share, threshold, part, total, slice_.seconds)
+        text = f"{_percent(share)} of all requests are decided without the store "
+        text += _figures(part, total, slice_, threshold)
+        yield _alert("fallback", None, share, threshold, text, now)
 
 
-def _latency(slice_: Slice, threshold: float, least: int) -> Iterator[_Finding]:
-    total = sum(slice_.trips)
-    if total < least:
+def _latency(slice_: Slice, threshold: float, least: int, now: float) -> Iterator[Alert]:
+    total, slowest = sum(slice_.trips), percentile(slice_.trips, 99)
+    if slowest is None or total < least or slowest <= threshold:
         return
-    # In whole numbers: the first bucket that, with those below it, takes in 99 of 100.
-    bucket = bisect_left(list(accumulate(slice_.trips)), -(-total * 99 // 100))
-    is_beyond = bucket >= len(TRIP_S)
-    value = TRIP_S[-1] if is_beyond else TRIP_S[bucket]
-    if value > threshold or (is_beyond and value == threshold):
-        yield _Finding(
-            "latency",
-            None,
-            value,
-            threshold,
-            sum(slice_.trips[bucket:]),
-            total,
-            slice_.seconds,
-            is_beyond=is_beyond,
-        )
+    value = min(slowest, TRIP_S[-1])
+    if value >= threshold:
+        slow = f"99 of 100 round trips to the store take up to {_seconds(value)}"
+        if slowest > value:
+            slow = f"1 of 100 round trips to the store takes more than {_seconds(value)}"
+        text = f"{slow} ({total:,} in {slice_.seconds} s); more than {_seconds(threshold)} is told"
+        yield _alert("latency", None, value, threshold, text, now)
 
 
-def _key(
-    slice_: Slice, name: str, rule: RuleSlice, threshold: float, least: int
-) -> Iterator[_Finding]:
+def _key(slice_: Slice, name: str, threshold: float, least: int, now: float) -> Iterator[Alert]:
+    rule = slice_.rules[name]
     total = rule.allowed + rule.denied + rule.shadow_denied + rule.degraded
     tops = [each for each in (rule.top_allowed, rule.top_denied) if each]
     # No key has more than the first of both lists together; most rules need no closer look.
@@ -360,7 +293,14 @@ def _key(
     # A rule without a key is everybody's: there is nobody to name.
     if count / total > threshold and top[0][0]:
         share = min(1.0, count / total)
-        yield _Finding("key", name, share, threshold, count, total, slice_.seconds, top[:MAX_TOP])
+        text = f"one key makes {_percent(share)} of the requests of {_name(name)} "
+        text += _figures(count, total, slice_, threshold)
+        yield _alert("key", name, share, threshold, text, now, top)
+
+
+def _figures(part: int, total: int, slice_: Slice, threshold: float) -> str:
+    seconds = slice_.seconds
+    return f"({part:,} of {total:,} in {seconds} s); more than {_percent(threshold)} is told"
 
 
 def _surely(rule: RuleSlice, key: str) -> int:
@@ -380,53 +320,53 @@ def _is_for_one(rule: RuleSlice) -> bool:
     return len({key for key, _ in (*rule.top_allowed, *rule.top_denied)}) < 2
 
 
-def _alert_of(found: _Finding, now: float) -> Alert:
-    return Alert(
-        id=_id(found, now),
-        kind=found.kind,
-        rule=found.rule,
-        started=now,
-        ended=None,
-        value=found.value,
-        worst=found.value,
-        threshold=found.threshold,
-        top=found.top,
-        text=found.text,
-    )
+def _alert(
+    kind: Kind,
+    rule: str | None,
+    value: float,
+    threshold: float,
+    text: str,
+    now: float,
+    top: tuple[tuple[str, int], ...] = (),
+) -> Alert:
+    id_ = _id(_cause(kind, rule), now)
+    return Alert(id_, kind, rule, now, None, value, value, threshold, top[:MAX_TOP], text)
 
 
-def _order(one: _Finding | Alert) -> tuple[bool, float, str]:
+def _order(alert: Alert) -> tuple[bool, float, str]:
     """Return what sorts the worst first, and what is about the whole service before that."""
-    return (one.rule is not None, -one.value / one.threshold, one.rule or one.kind)
+    return (alert.rule is not None, -alert.value / alert.threshold, alert.rule or alert.kind)
 
 
 def _cause(kind: str, rule: str | None) -> Cause:
     return STORE if kind in ("fallback", "latency") else (kind, rule)
 
 
-def _id(found: _Finding, now: float) -> str:
+def _id(cause: Cause, now: float) -> str:
     # Not to the second: several processes judge the same, each at its own moment.
     begun = int(now // _ALIKE_S)
-    name, rule = found.cause
+    name, rule = cause
     made_of = f"{name}\n{rule}\n{begun}".encode("utf-8", "surrogatepass")
     return f"{name}-{hashlib.sha256(made_of).hexdigest()[:10]}"
 
 
 def _past(alert: Alert, lasted: float) -> str:
-    worst = _shown(alert.kind, alert.worst)
-    if alert.kind == "latency" and alert.worst >= TRIP_S[-1]:
-        worst += " or more"
+    share, slowest = _percent(alert.worst), _seconds(alert.worst)
+    if alert.worst >= TRIP_S[-1]:
+        slowest += " or more"
     return {
-        "refusals": f"{_name(alert.rule)} refused up to {worst} of its requests",
-        "fallback": f"up to {worst} of all requests were decided without the store",
-        "key": f"one key made up to {worst} of the requests of {_name(alert.rule)}",
-        "latency": f"99 of 100 round trips to the store took up to {worst}",
+        "refusals": f"{_name(alert.rule)} refused up to {share} of its requests",
+        "fallback": f"up to {share} of all requests were decided without the store",
+        "key": f"one key made up to {share} of the requests of {_name(alert.rule)}",
+        "latency": f"99 of 100 round trips to the store took up to {slowest}",
     }[alert.kind] + f"; over after {lasted:,.0f} s"
 
 
-def _shown(kind: str, value: float) -> str:
-    if kind != "latency":
-        return f"{value * 100:.3g} %"
+def _percent(share: float) -> str:
+    return f"{share * 100:.3g} %"
+
+
+def _seconds(value: float) -> str:
     return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms"
 
 

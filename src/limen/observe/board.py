@@ -126,17 +126,10 @@ class Board:
     ) -> None:
         """Tell the others slices, each as (seconds, start, encoded), and decisions, oldest first.
 
-        A slice takes the place of the one with the same length and start. What is longer than
-        others would read is not written.
+        A slice takes the place of the one with the same length and start. A decision that is longer
+        than others would read is not written.
         """
-        commands = [
-            self._put(seconds, start, encoded)
-            for seconds, start, encoded in slices
-            if len(encoded) <= MAX_SLICE_BYTES
-        ]
-        if len(commands) < len(slices):
-            self._log.warn("size", "insight: a slice is too long for the others, and not shared")
-        slice_count = len(commands)
+        commands = [self._put(seconds, start, encoded) for seconds, start, encoded in slices]
         short = [each for each in seen if len(each) <= MAX_SEEN_BYTES][-_MAX_WRITTEN:]
         if short:
             ends = (str(MAX_SEEN - 1), str(SEEN_S))
@@ -144,7 +137,7 @@ class Board:
         if not commands:
             return
         replies = await self._link.call_all(*commands)
-        if 0 in replies[:slice_count]:
+        if 0 in replies[: len(slices)]:
             self._log.warn(
                 "full",
                 f"insight: {MAX_INSTANCES} instances share their figures already; those of this "

@@ -47,13 +47,9 @@ class Cells:
         """Return the cell of a rule."""
         cell = self.others if name == OTHERS else self._by_name.get(name)
         if cell is None:
-            cell = self.others if self.is_full else self._by_name.setdefault(name, Cell())
+            is_full = len(self._by_name) >= MOST_NAMES
+            cell = self.others if is_full else self._by_name.setdefault(name, Cell())
         return cell
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the next name has no cell of its own."""
-        return len(self._by_name) >= MOST_NAMES
 
     def of(self, limit: Limit | Concurrency) -> Cell:
         """Return the cell of a limit."""
@@ -84,6 +80,6 @@ class Cells:
 
 
 def name_of(limit: Limit | Concurrency) -> str:
-    """Return what a limit is counted under: its rule, its name, or else its text."""
-    name = limit.name
-    return str(limit) if name is None else name.partition("#")[0]
+    """Return what a limit is counted under: its rule, its name, or else its text. Valid UTF-8."""
+    name = str(limit) if limit.name is None else limit.name.partition("#")[0]
+    return name.encode("utf-8", "backslashreplace").decode()

@@ -24,8 +24,8 @@ from operator import itemgetter
 class Heavy(dict[str, int]):
     """The keys that come most often, each with about how often it came; the others are forgotten.
 
-    `heavy[key] += n` is `heavy.add(key, n)` without the call. Not locked: threads that share it may
-    lose a count now and then, and nothing else.
+    `heavy[key] += n` counts a key; `n` is at least 1. Not locked: threads that share it may lose a
+    count now and then, and nothing else.
     """
 
     __slots__ = ("_room", "floor")
@@ -37,10 +37,6 @@ class Heavy(dict[str, int]):
         super().__init__()
         self._room = room
         self.floor = 0
-
-    def add(self, key: str, n: int = 1) -> None:
-        """Count a key; `n` is at least 1."""
-        self[key] += n
 
     def __missing__(self, key: str) -> int:
         if len(self) >= 2 * self._room:

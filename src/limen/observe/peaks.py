@@ -56,14 +56,6 @@ class Peaks:
         elif percent > before:
             peaks[hash_] = percent
 
-    def __len__(self) -> int:
-        return len(self._peaks)
-
-    @property
-    def distinct(self) -> int:
-        """About how many different keys came: exact while all fit, then within 1/sqrt(room)."""
-        return distinct(len(self._peaks), self.cutoff)
-
     @property
     def sample(self) -> tuple[tuple[int, int], ...]:
         """The keys in the sample: (hash, percent at its peak), smallest hash first."""

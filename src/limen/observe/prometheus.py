@@ -12,7 +12,7 @@ from typing import Protocol, get_args
 
 from limen.backends import FaultKind
 from limen.backends.histogram import BATCH, TRIP_S, Spread
-from limen.observe.figures import Figures, ServerFigures, writable
+from limen.observe.figures import Figures, ServerFigures
 
 try:
     from prometheus_client.exposition import choose_encoder
@@ -96,7 +96,6 @@ def families(figures: Figures, workers: int) -> Iterator[Metric]:
     `workers` is the number of processes that the figures are of; 0 says that they are no service's,
     and leaves out what only a service has: requests, rules, workers.
     """
-    figures = writable(figures)
     yield from _decisions(figures)
     if workers:
         yield from _requests(figures)

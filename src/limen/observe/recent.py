@@ -27,7 +27,7 @@ _Count = Annotated[int, Meta(ge=-(2**62), le=2**62)]
 _Seconds = Annotated[float, Meta(ge=0, le=1e11)]
 
 
-class Seen(Struct, frozen=True, omit_defaults=True):
+class DecisionRecord(Struct, frozen=True):
     """One decision, as it is kept, logged and told."""
 
     at: _Seconds
@@ -73,28 +73,16 @@ class Recent:
     allowed it takes a share (`sample`, 0 to 1), and leaves half of each second to the refused.
     """
 
-    __slots__ = (
-        "_a_second",
-        "_fresh",
-        "_gap",
-        "_kept",
-        "_of_one",
-        "_reserved",
-        "_room",
-        "_sample",
-        "_times",
-    )
-
     def __init__(
         self, most: int = 2_000, a_second: int = 100, of_one: int = 3, sample: float = 0.01
     ) -> None:
-        self._kept: deque[Seen] = deque(maxlen=most)
+        self._kept: deque[DecisionRecord] = deque(maxlen=most)
         self._a_second, self._of_one, self._sample = a_second, of_one, sample
         self._reserved = a_second // 2
         self._begin()
 
     def _begin(self) -> None:
-        self._fresh: list[Seen] = []
+        self._fresh: list[DecisionRecord] = []
         self._times: dict[int, int] = {}
         """By whom it was, as a hash: how many were kept in this second."""
         self._room = self._a_second
@@ -122,7 +110,7 @@ class Recent:
         self._times[whose] = times + 1
         return True
 
-    def add(self, seen: Seen) -> None:
+    def add(self, seen: DecisionRecord) -> None:
         """Keep a decision that was wanted."""
         if self._room <= 0:
             return
@@ -134,32 +122,25 @@ class Recent:
         self._kept.append(seen)
         self._fresh.append(seen)
 
-    def tick(self) -> list[Seen]:
+    def tick(self) -> list[DecisionRecord]:
         """Return what came since the last tick, the oldest first, and begin another second."""
         fresh = self._fresh
         self._begin()
         return fresh
 
-    def find(
-        self,
-        key: str | None = None,
-        id: str | None = None,
-        rule: str | None = None,
-        allowed: bool | None = None,
-        most: int = 100,
-    ) -> list[Seen]:
-        """Return those that fit all that is given, the newest first."""
-        return found(reversed(self._kept), key, id, rule, allowed, most)
+    def newest(self, most: int = 100) -> list[DecisionRecord]:
+        """Return the newest ones, the newest first."""
+        return list(islice(reversed(self._kept), most))
 
 
 def found(
-    seen: Iterable[Seen],
+    seen: Iterable[DecisionRecord],
     key: str | None = None,
     id: str | None = None,
     rule: str | None = None,
     allowed: bool | None = None,
     most: int = 100,
-) -> list[Seen]:
+) -> list[DecisionRecord]:
     """Return those that fit all that is given, the newest first, and each one once.
 
     `key` is hidden as those of the decisions are. Neither it nor `id` need be cut.
@@ -177,7 +158,7 @@ def found(
     return list(islice(dict.fromkeys(fitting), max(most, 0)))
 
 
-def encode(seen: Seen) -> bytes:
+def encode(seen: DecisionRecord) -> bytes:
     """Return a decision as others read it: JSON, at most 2,048 bytes.
 
     For that, texts are cut: whoever asks may choose a key and an id as long as can be.
@@ -189,12 +170,12 @@ def encode(seen: Seen) -> bytes:
     return msgspec.json.encode(_cut(seen, LEAST))
 
 
-def decode(data: bytes) -> Seen | None:
+def decode(data: bytes) -> DecisionRecord | None:
     """Return a decision that somebody told; None for anything else."""
     if len(data) > MAX_BYTES:
         return None
     try:
-        return msgspec.json.decode(data, type=Seen)
+        return msgspec.json.decode(data, type=DecisionRecord)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
 
@@ -208,7 +189,7 @@ def _gap(sample: float) -> int:
     return 1 + int(min(log1p(-CHANCE.random()) / log1p(-sample), _NEVER))
 
 
-def _cut(seen: Seen, most: int) -> Seen:
+def _cut(seen: DecisionRecord, most: int) -> DecisionRecord:
     fields = msgspec.structs.asdict(seen)
     texts = {name: cut(value, most) for name, value in fields.items() if isinstance(value, str)}
     return msgspec.structs.replace(seen, **texts)

@@ -6,8 +6,10 @@ neither where slices are kept nor what time it is, and trusts nothing that it de
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import chain, zip_longest
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, zip_longest
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -149,10 +151,32 @@ def _merged_peaks(rules: list[RuleSlice]) -> tuple[tuple[tuple[int, int], ...], 
     return lowest(entries, cutoff, MOST_PEAKS)
 
 
+def percentile(times: Sequence[int], percent: int) -> float | None:
+    """Return the bound of TRIP_S that so many percent of the times lie within.
+
+    None without any times; infinite when it is above all bounds.
+    """
+    total = sum(times)
+    if not total:
+        return None
+    # In whole numbers: the first bucket that, with those below it, takes in enough of them.
+    bucket = bisect_left(list(accumulate(times)), -(-total * percent // 100))
+    return TRIP_S[bucket] if bucket < len(TRIP_S) else math.inf
+
+
 BANDS = (10, 25, 50, 75, 90, 100)
 """Percents of a limit, the highest that each band takes in; a last band is of refused keys."""
 Word = Literal["refuses many", "tight", "fitting", "loose", "never reached", "unknown"]
 _MANY = 0.1
+
+
+class Band(Struct, frozen=True):
+    """The share of keys in a band of utilisation."""
+
+    up_to: int
+    """Percent of the limit; above that of the band before."""
+    share: float
+    """Of all keys, from 0 to 1."""
 
 
 class Utilisation(Struct, frozen=True):
@@ -163,13 +187,13 @@ class Utilisation(Struct, frozen=True):
     90 %. `fitting`: some were refused, or came above 75 %. `loose`: none did. `never reached`: none
     even came above 25 %. `unknown`: there were decisions, but there is no sample of their keys."""
     keys: int
-    """About how many different keys came."""
+    """The number of different keys, approximately."""
     sampled: int
-    """How many of them the shares are of."""
+    """The number of keys in the sample for the shares."""
     refused: float
     """The share of keys that were refused at least once, 0 to 1."""
-    shares: tuple[float, ...]
-    """The share of keys whose peak lies in each of BANDS, then of those refused."""
+    histogram: tuple[Band, ...]
+    """The share of keys whose peak lies in each of BANDS. With `refused`, all of them."""
 
 
 def utilisation(rule: RuleSlice) -> Utilisation:
@@ -178,13 +202,13 @@ def utilisation(rule: RuleSlice) -> Utilisation:
     counts = [0] * (len(BANDS) + 1)
     for percent in peaks:
         counts[sum(percent > band for band in BANDS)] += 1
-    shares = tuple(count / max(1, len(peaks)) for count in counts)
+    *shares, refused = [round(count / max(1, len(peaks)), 4) for count in counts]
     return Utilisation(
         word=_word(rule, peaks),
         keys=distinct(len(peaks), rule.cutoff),
         sampled=len(peaks),
-        refused=shares[-1],
-        shares=shares,
+        refused=refused,
+        histogram=tuple(Band(up_to, share) for up_to, share in zip(BANDS, shares, strict=True)),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -146,18 +146,3 @@ def _starts(now: float, window_s: int, seconds: int) -> range:
 
 def _start(known: tuple[int, int]) -> int:
     return known[1]
-
-
-def percentile(counts: Sequence[int], bounds: Iterable[float], share: float) -> float | None:
-    """Return the bound that so large a share of values lies within.
-
-    None without any value; infinite when it is above all bounds.
-    """
-    total, passed = sum(counts), 0
-    if not total:
-        return None
-    for count, bound in zip(counts, [*bounds, float("inf")], strict=True):
-        passed += count
-        if passed >= share * total:
-            return bound
-    return float("inf")

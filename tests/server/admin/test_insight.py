@@ -16,7 +16,7 @@ from limen.observe import recent
 from limen.observe.board import Board
 from limen.observe.hiding import MOST
 from limen.observe.packed import encode
-from limen.observe.recent import Seen
+from limen.observe.recent import DecisionRecord
 from limen.observe.ring import SHORT_S, start_of
 from limen.observe.slices import RuleSlice, Slice
 from limen.server.admin.insight_responses import latencies_of
@@ -288,7 +288,7 @@ async def _tell(url: str, instance: str) -> None:
     }
     start = start_of(now, SHORT_S)
     written = encode(Slice(start, SHORT_S, 10, 3, 0, NONE, NONE, rules), 32_768)
-    seen = Seen(
+    seen = DecisionRecord(
         *(now, "theirs", False, "search-per-user", "3/minute", "user=42", 0, 1.0, 1),
         *("over 3/minute", "2", "store", "", "another", "check"),
     )

@@ -19,7 +19,7 @@ from redis import Redis
 from limen.connect import target_of
 from limen.observe import recent
 from limen.observe.board import Board
-from limen.observe.recent import Seen
+from limen.observe.recent import DecisionRecord
 from limen.server.admin import PREFIX, live
 from limen.server.admin.live import (
     MAX_BEHIND,
@@ -496,7 +496,7 @@ def test_decisions_of_all_processes_are_told_each_once(tmp_path: Path) -> None:
 
 def _theirs(id_: str) -> bytes:
     return recent.encode(
-        Seen(
+        DecisionRecord(
             *(time.time(), id_, False, "search-per-user", "3/minute", "user=42", 0, 1.0, 1),
             *("over 3/minute", "2", "store", "", "another", "check"),
         )

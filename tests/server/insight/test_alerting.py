@@ -18,7 +18,7 @@ from limen.observe.slices import RuleSlice, Slice
 from limen.observe.view import View
 from limen.server.insight import alerting
 from limen.server.insight.alerting import Alerting
-from limen.server.insight.deliver import Delivery, Sender
+from limen.server.insight.deliver import Delivery
 from tests import servers
 from tests.waiting import wait_until_async
 
@@ -29,7 +29,7 @@ class Told(Delivery):
     """Tells a list."""
 
     def __init__(self) -> None:
-        super().__init__(Sender(host="here", namespace="limen"))
+        super().__init__("limen")
         self.changed: list[Alert] = []
 
     def deliver(self, changed: Sequence[Alert], more: int = 0) -> None:

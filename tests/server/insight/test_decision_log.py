@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,7 @@ from typing import Any
 import pytest
 
 from limen.observe.hiding import hashed
-from limen.observe.recent import Recent, Seen
+from limen.observe.recent import DecisionRecord, Recent
 from limen.server.insight import decision_log as module
 from limen.server.insight.decision_log import DecisionLog
 from tests.observe.test_recent import seen
@@ -72,7 +69,7 @@ def ids(path: Path) -> list[str]:
     return [json.loads(line)["id"] for line in path.read_text().splitlines()]
 
 
-def named(*names: str) -> list[Seen]:
+def named(*names: str) -> list[DecisionRecord]:
     return [seen(id=name) for name in names]
 
 
@@ -158,23 +155,6 @@ def test_lines_of_several_workers_are_whole_also_on_one_pipe() -> None:
         found = [json.loads(line) for line in pipe.read().splitlines()]
     assert [worker.wait(60) for worker in workers] == [0, 0]
     assert len(found) == 4_000
-
-
-def test_a_line_that_another_worker_is_about_to_write_is_not_taken_for_half_a_line(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "PATIENCE_S", 30.0)
-    log = DecisionLog(str(path))
-    log.write(named("1"))
-    writing = threading.Thread(target=log.write, args=[named("3")])
-    with path.open("ab", buffering=0) as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        other.write(b'{"id": ')
-        writing.start()
-        time.sleep(0.1)
-        other.write(b'"2"}\n')
-    writing.join(60)
-    assert ids(path) == ["1", "2", "3"]
 
 
 # the file goes away
@@ -270,18 +250,6 @@ def test_half_a_line_that_another_left_stays_alone(path: Path) -> None:
     first, half, *rest = path.read_text().splitlines()
     assert (first, half) == ('{"id": "1"}', '{"id"')
     assert [json.loads(line)["id"] for line in rest] == ["2", "3"]
-
-
-def test_who_holds_the_file_for_ever_holds_nobody_up(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "PATIENCE_S", 0.05)
-    log = DecisionLog(str(path))
-    log.write(named("1"))
-    with path.open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        log.write(named("2"))
-    assert ids(path) == ["1", "2"]
 
 
 # stdout and pipes

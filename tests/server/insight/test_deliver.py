@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import pytest
 
 from limen.observe.alerts import Alert, Judge, Thresholds
 from limen.observe.slices import RuleSlice, Slice
-from limen.server.insight.deliver import MAX_LINES, MAX_WAITING, Delivery, Sender
+from limen.server.insight.deliver import MAX_LINES, MAX_WAITING, Delivery
 from limen.server.insight.webhook import Webhook
 from limen.server.settings.webhook_url import valid_webhook
 from limen.testing import ManualClock
@@ -22,7 +23,7 @@ from limen.testing import ManualClock
 KEY = "sk_live_4242"
 PATH = "T024BE7LD"
 NOW = 1_790_000_000.0
-SENDER = Sender(host="web-3", namespace="shop")
+NAMESPACE = "shop"
 
 
 class Receiver:
@@ -75,7 +76,7 @@ class Turns:
 
     def __init__(self, carrier: Any) -> None:
         self.clock = ManualClock(NOW)
-        self.delivery = Delivery(SENDER, carrier, clock=self.clock)
+        self.delivery = Delivery(NAMESPACE, carrier, clock=self.clock)
 
     def turn(self, seconds: float = 0.0) -> None:
         self.clock.advance(seconds)
@@ -111,7 +112,7 @@ def test_a_begin_is_a_warning_and_an_end_an_info_each_one_line_without_keys(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "limen.alerts")
-    delivery = Delivery(SENDER)
+    delivery = Delivery(NAMESPACE)
     delivery.deliver([alert("search"), alert("login", ended=True)])
     assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
         ("WARNING", "alert began: search refuses 75 % of its requests"),
@@ -124,7 +125,7 @@ def test_a_begin_is_a_warning_and_an_end_an_info_each_one_line_without_keys(
 def test_those_that_are_not_told_one_by_one_are_logged_as_a_number_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    delivery = Delivery(SENDER)
+    delivery = Delivery(NAMESPACE)
     for more in (0, 37, 38, 5, 0, 2):
         delivery.deliver([], more)
     assert caplog.messages == [
@@ -134,7 +135,7 @@ def test_those_that_are_not_told_one_by_one_are_logged_as_a_number_once(
 
 
 def test_without_a_webhook_nothing_waits() -> None:
-    delivery = Delivery(SENDER)
+    delivery = Delivery(NAMESPACE)
     delivery.deliver([alert("search")], 5)
     assert not delivery.is_waiting
     delivery.send_due(NOW)
@@ -153,11 +154,11 @@ def test_a_message_tells_all_that_is_known(receiver: Receiver) -> None:
     assert receiver.bodies == [
         {
             "service": "limen",
-            "host": "web-3",
+            "host": socket.gethostname(),
             "namespace": "shop",
             "sent_at": "2026-09-21T14:13:20+00:00",
             "text": (
-                "limen (shop) on web-3\n"
+                f"limen (shop) on {socket.gethostname()}\n"
                 "began: search refuses 75 % of its requests\n"
                 "ended: login refuses 75 % of its requests\n"
                 "and 3 more"

@@ -165,8 +165,10 @@ def test_figures_have_all_there_is_to_tell(clock: Clock) -> None:
         await ask(insight, limiter, "k", 7)
         insight.watch.durations["check"].add(0.004)
         await insight.turn()
-        figures, workers = await insight.figures()
-        assert workers == 1
+        text, _ = await insight.metrics("")
+        assert b"limen_workers 1.0" in text
+        assert b'limen_requests_total{outcome="allowed"} 5.0' in text
+        figures = insight.own_figures(time.time())
         assert figures.requests == [5, 2]
         assert figures.decisions == {"(own limits)": [5, 2, 0, 0]}
         assert figures.tables == {"memory": 1}

@@ -12,7 +12,7 @@ from limen import AsyncLimiter, Limit
 from limen.engine import AsyncEngine, Verdict, verdict_without_rules
 from limen.observe.cells import MOST_NAMES, OTHERS
 from limen.observe.hiding import hashed
-from limen.observe.recent import Recent
+from limen.observe.recent import Recent, found
 from limen.observe.slices import RuleSlice
 from limen.rules import parse
 from limen.server.insight.watch import OWN, Watch
@@ -78,7 +78,7 @@ def test_rules_that_refuse_without_counting_are_counted(asker: Asker, watch: Wat
     asker.ask(path="/closed")
     asker.ask(path="/own")
     assert watch.decisions == {"never": [0, 1, 0, 0], "signed": [0, 1, 0, 0]}
-    assert [seen.reason for seen in watch.recent.find()] == [
+    assert [seen.reason for seen in watch.recent.newest()] == [
         "an attribute of its key is missing",
         "blocked by the rule",
     ]
@@ -152,7 +152,7 @@ def test_limits_that_callers_bring_along_are_counted_under_one_name(watch: Watch
 def test_a_decision_tells_why(asker: Asker, watch: Watch) -> None:
     for _ in range(3):
         asker.ask(path="/api", user="joe")
-    refused, *passed = watch.recent.find()
+    refused, *passed = watch.recent.newest()
     assert (refused.rule, refused.key, refused.limit) == ("user", "user=joe", "2/minute")
     assert (refused.reason, refused.allowed, refused.surface) == ("over 2/minute", False, "check")
     assert refused.instance == "here"
@@ -169,7 +169,7 @@ def test_keys_are_hidden_where_that_is_asked_for(asker: Asker) -> None:
         asker.ask(path="/api", user="joe")
     assert "joe" not in repr(taken(watch))
     assert rule(watch, "user").top_denied == ((hide("user=joe"), 1),)
-    assert {seen.key for seen in watch.recent.find()} == {hide("user=joe")}
+    assert {seen.key for seen in watch.recent.newest()} == {hide("user=joe")}
 
 
 def test_without_insight_it_counts_and_keeps_no_key(asker: Asker) -> None:
@@ -177,7 +177,7 @@ def test_without_insight_it_counts_and_keeps_no_key(asker: Asker) -> None:
     for _ in range(3):
         asker.ask(path="/api", user="joe")
     assert watch.decisions["user"] == [2, 1, 0, 0]
-    assert watch.recent.find() == []
+    assert watch.recent.newest() == []
     assert "joe" not in repr(taken(watch))
 
 
@@ -234,6 +234,6 @@ def test_without_the_store_it_says_who_decided(watch: Watch) -> None:
     assert watch.decisions["user"] == [0, 0, 0, 3]
     assert watch.fallback == {"local": [2, 1]}
     assert (watch.allowed, watch.refused, watch.degraded) == (2, 1, 3)
-    refused = watch.recent.find(allowed=False)[0]
+    refused = found(watch.recent.newest(), allowed=False)[0]
     assert refused.reason == "over 2/minute, counted here while the store is away"
     assert refused.fault == "connection"

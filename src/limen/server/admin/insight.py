@@ -11,20 +11,18 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from fastapi import Path, Query
-from msgspec import structs
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from limen.errors import StoreError, did_you_mean, shown
 from limen.observe.board import MAX_SEEN
 from limen.observe.hiding import is_hidden
-from limen.observe.recent import Seen, decode, found
+from limen.observe.recent import DecisionRecord, decode, found
 from limen.observe.view import MAX_WINDOW_S, Picture, Run
 from limen.server.admin.authorization import AdminRoute
 from limen.server.admin.edits import NotFound
 from limen.server.admin.insight_responses import (
     Alerts,
     Decisions,
-    DecisionView,
     InsightWindow,
     RetentionPolicy,
     RuleWindow,
@@ -87,8 +85,7 @@ async def list_decisions(
     seen, is_shared = await lately(insight, limit if is_any else MAX_SEEN, rules.compute)
     hidden = None if key is None else hidden_as(insight, key)
     fitting = await rules.compute(found, seen, hidden, id, rule, parse_flag(allowed), limit)
-    decisions = [DecisionView(**structs.asdict(one)) for one in fitting]
-    return Decisions(is_shared, _retention(rules.service.settings), decisions)
+    return Decisions(is_shared, _retention(rules.service.settings), fitting)
 
 
 async def list_alerts(rules: ForCaller) -> Alerts:
@@ -105,13 +102,13 @@ async def list_alerts(rules: ForCaller) -> Alerts:
 
 async def lately(
     insight: Insight, most: int, run: Run = asyncio.to_thread
-) -> tuple[list[Seen], bool]:
+) -> tuple[list[DecisionRecord], bool]:
     """Return recent decisions in no order, and whether they are of all processes.
 
     Those of this process, which the others may not know yet, and up to `most` of what is shared.
     `run` calls a function in a thread.
     """
-    own = insight.watch.recent.find(most=most)
+    own = insight.watch.recent.newest(most)
     if insight.board is None or not insight.view.is_shared:
         return own, False
     try:
@@ -122,13 +119,13 @@ async def lately(
     return await run(_joined, own, shared), True
 
 
-def _joined(own: Sequence[Seen], shared: Sequence[bytes]) -> list[Seen]:
+def _joined(own: Sequence[DecisionRecord], shared: Sequence[bytes]) -> list[DecisionRecord]:
     """Return each decision once: what this process shared may have been cut on the way."""
     read = [one for one in map(decode, shared) if one is not None]
     return list({identity(one): one for one in (*read, *own)}.values())
 
 
-def identity(seen: Seen) -> tuple[str, float]:
+def identity(seen: DecisionRecord) -> tuple[str, float]:
     """Return the identity of a decision: a process makes no two at the same time."""
     return seen.instance, seen.at
 

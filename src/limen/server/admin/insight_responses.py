@@ -13,9 +13,9 @@ from msgspec import Struct, structs
 
 from limen.backends.histogram import TRIP_S
 from limen.observe.alerts import Alert, Thresholds
-from limen.observe.recent import Seen
-from limen.observe.slices import BANDS, RuleSlice, Slice, Utilisation, Word, utilisation
-from limen.observe.view import Picture, percentile
+from limen.observe.recent import DecisionRecord
+from limen.observe.slices import RuleSlice, Slice, Utilisation, Word, percentile, utilisation
+from limen.observe.view import Picture
 
 _FEW_TOP, _MOST_TOP = 3, 10
 _SAID: dict[Word, str] = {
@@ -98,29 +98,11 @@ class RulePoint(RuleCounts, frozen=True, kw_only=True):
     seconds: int
 
 
-class Band(Struct, frozen=True):
-    """The share of keys in a band of utilisation."""
-
-    up_to: int
-    """Percent of the limit; above that of the band before."""
-    share: float
-    """Of all keys, from 0 to 1."""
-
-
-class UtilisationView(Struct, frozen=True, kw_only=True):
+class UtilisationView(Utilisation, frozen=True, kw_only=True):
     """The peak utilisation of the limit of a rule by its keys."""
 
-    word: Word
     says: str
     """The same in a sentence."""
-    keys: int
-    """The number of different keys, approximately."""
-    sampled: int
-    """The number of keys in the sample for the shares."""
-    refused: float
-    """The share of keys that were refused at least once."""
-    histogram: list[Band]
-    """With `refused`, all of them."""
 
 
 class TopKey(Struct, frozen=True, kw_only=True):
@@ -212,17 +194,13 @@ class RetentionPolicy(Struct, frozen=True):
     """Of the allowed ones, by chance; from 0 to 1."""
 
 
-class DecisionView(Seen, frozen=True, omit_defaults=False):
-    """One decision."""
-
-
 class Decisions(Struct, frozen=True):
     """Recent decisions, the newest first."""
 
     shared: bool
     """Whether the data are of all processes that share the store, or only of this one."""
     kept: RetentionPolicy
-    decisions: list[DecisionView]
+    decisions: list[DecisionRecord]
 
 
 class Alerts(Struct, frozen=True, kw_only=True):
@@ -264,8 +242,8 @@ def latencies_of(whole: Slice) -> Latencies:
 def _latency(counts: Sequence[int]) -> Latency:
     return Latency(
         count=sum(counts),
-        p50=_within(percentile(counts, TRIP_S, 0.5)),
-        p99=_within(percentile(counts, TRIP_S, 0.99)),
+        p50=_within(percentile(counts, 50)),
+        p99=_within(percentile(counts, 99)),
         above=TRIP_S[-1],
     )
 
@@ -336,17 +314,7 @@ def _rule(name: str, rule: RuleSlice, most_top: int) -> RuleInsight:
         **counts_of(rule),
         keys=used.keys,
         refused_share=round(rule.denied / max(1, rule.allowed + rule.denied), 4),
-        utilisation=UtilisationView(
-            word=used.word,
-            says=_said(used),
-            keys=used.keys,
-            sampled=used.sampled,
-            refused=round(used.refused, 4),
-            histogram=[
-                Band(up_to, round(share, 4))
-                for up_to, share in zip(BANDS, used.shares, strict=False)
-            ],
-        ),
+        utilisation=UtilisationView(**structs.asdict(used), says=_said(used)),
         top_denied=_top(rule.top_denied[:most_top], rule.error[1]),
     )
 
@@ -354,7 +322,7 @@ def _rule(name: str, rule: RuleSlice, most_top: int) -> RuleInsight:
 def _said(used: Utilisation) -> str:
     if not used.sampled and used.word == "never reached":
         return _NOBODY
-    close = sum(share for up_to, share in zip(BANDS, used.shares, strict=False) if up_to > 90)
+    close = sum(band.share for band in used.histogram if band.up_to > 90)
     return _SAID[used.word].format(
         refused=_percent(used.refused), close=_percent(close + used.refused), keys=used.keys
     )

@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from limen.errors import InvalidInput, did_you_mean, shown
 from limen.observe.alerts import Alert
-from limen.observe.recent import Seen, found
+from limen.observe.recent import DecisionRecord, found
 from limen.observe.slices import RuleSlice
 from limen.observe.view import Picture
 from limen.server.admin.authorization import AdminRoute, admit
@@ -36,14 +36,13 @@ from limen.server.admin.insight import (
     parse_flag,
 )
 from limen.server.admin.insight_responses import (
-    DecisionView,
     Latencies,
     busiest,
     lasted,
     latencies_of,
     rates_of,
 )
-from limen.server.admin.presenters import view
+from limen.server.admin.rule_service import view
 from limen.server.http.exchange import Rejected
 from limen.server.insight.insight import Insight
 from limen.server.worker.container import Service
@@ -139,7 +138,7 @@ class LiveStats(Struct, frozen=True, kw_only=True):
     """The number of open alerts."""
 
 
-class LiveDecision(DecisionView, frozen=True, kw_only=True):
+class LiveDecision(DecisionRecord, frozen=True, kw_only=True):
     """The event `decision`: one that was made since the last event of `stats`."""
 
     left_out: int
@@ -178,7 +177,7 @@ class LiveTick(Struct, frozen=True):
 
     picture: Picture
     stats: LiveStats
-    seen: tuple[Seen, ...]
+    seen: tuple[DecisionRecord, ...]
     """Decisions that are new."""
     changes: tuple[LiveAlert, ...]
 
@@ -374,7 +373,7 @@ class Stream(StreamingResponse):
         named = [(rule, whole.rules[rule])] if rule in whole.rules else []
         return structs.replace(tick.stats, rules=_rates(named, seconds))
 
-    def _decisions(self, seen: Sequence[Seen]) -> Iterator[bytes]:
+    def _decisions(self, seen: Sequence[DecisionRecord]) -> Iterator[bytes]:
         wanted = self._wanted
         fitting = found(seen, wanted.key, None, wanted.rule, wanted.allowed, len(seen))
         left_out = len(fitting) - MAX_DECISIONS

@@ -12,7 +12,6 @@ from limen.rules.stores.records import MAX_SUBJECT, AuditEntry
 from limen.rules.sync import Switch
 from limen.rules.sync.switch import find_wrong_name, turned_off, turned_on
 from limen.server.admin.authorization import AdminRoute
-from limen.server.admin.presenters import view
 from limen.server.admin.requests import Before, KillSwitchRequest, PageSize
 from limen.server.admin.responses import (
     Audit,
@@ -24,7 +23,7 @@ from limen.server.admin.responses import (
     Stats,
     Verified,
 )
-from limen.server.admin.rule_service import ForCaller, RuleService
+from limen.server.admin.rule_service import ForCaller, RuleService, view
 from limen.server.worker.audit import pending_row
 from limen.server.worker.container import Service
 

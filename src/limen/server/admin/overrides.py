@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Path, Request
@@ -9,19 +11,17 @@ from fastapi import Path, Request
 from limen.server.admin import edits
 from limen.server.admin.authorization import AdminRoute
 from limen.server.admin.openapi import QUERY_OF_ATTRIBUTES
-from limen.server.admin.presenters import (
-    view_block,
-    view_exemption,
-    view_override,
-)
 from limen.server.admin.requests import BlockRequest, ExemptionRequest, OverrideRequest
 from limen.server.admin.responses import (
     Blocks,
     BlockSaved,
+    BlockView,
     Exemptions,
     ExemptionSaved,
+    ExemptionView,
     Overrides,
     OverrideSaved,
+    OverrideView,
     SavedVersion,
 )
 from limen.server.admin.rule_service import ActiveDocument, ForCaller
@@ -48,7 +48,7 @@ async def add_override(
         asked.comment or f"override in {name} for {edits.format_attributes(asked.key)}",
         lambda document: edits.with_override(document, name, override),
     )
-    return OverrideSaved(view_override(name, override, edits.now()), version)
+    return OverrideSaved(_view_override(name, override, edits.now()), version)
 
 
 async def remove_override(rules: ForCaller, request: Request, name: Named) -> SavedVersion:
@@ -75,7 +75,7 @@ async def add_exemption(
         asked.comment or f"exemption {asked.name}",
         lambda document: edits.with_exemption(document, exemption, edits.now()),
     )
-    return ExemptionSaved(view_exemption(exemption, edits.now()), version)
+    return ExemptionSaved(_view_exemption(exemption, edits.now()), version)
 
 
 async def remove_exemption(rules: ForCaller, name: Named) -> SavedVersion:
@@ -101,7 +101,7 @@ async def add_block(rules: ForCaller, request: Request, asked: BlockRequest) -> 
         asked.comment or f"block {edits.format_attributes(asked.attributes)}",
         lambda document: edits.with_block(document, block, edits.now()),
     )
-    return BlockSaved(view_block(block, edits.now()), version)
+    return BlockSaved(_view_block(block, edits.now()), version)
 
 
 async def remove_block(rules: ForCaller, name: Named) -> SavedVersion:
@@ -113,17 +113,47 @@ async def remove_block(rules: ForCaller, name: Named) -> SavedVersion:
 
 def _overrides(active: ActiveDocument) -> Overrides:
     now, overrides = edits.now(), edits.overrides_of(active.document)
-    return Overrides(active.version, [view_override(name, raw, now) for name, raw in overrides])
+    return Overrides(active.version, [_view_override(name, raw, now) for name, raw in overrides])
 
 
 def _exemptions(active: ActiveDocument) -> Exemptions:
     now, exemptions = edits.now(), edits.exemptions_of(active.document)
-    return Exemptions(active.version, [view_exemption(raw, now) for raw in exemptions])
+    return Exemptions(active.version, [_view_exemption(raw, now) for raw in exemptions])
 
 
 def _blocks(active: ActiveDocument) -> Blocks:
     now, blocks = edits.now(), filter(edits.is_block, edits.rules_of(active.document))
-    return Blocks(active.version, [view_block(raw, now) for raw in blocks])
+    return Blocks(active.version, [_view_block(raw, now) for raw in blocks])
+
+
+def _view_override(name: str, raw: Mapping[str, Any], now: datetime) -> OverrideView:
+    """Return an override of a rule."""
+    return OverrideView(rule=name, key=raw["key"], limits=raw["limits"], **_timed(raw, now))
+
+
+def _view_exemption(raw: Mapping[str, Any], now: datetime) -> ExemptionView:
+    """Return an exemption."""
+    rules = raw.get("rules")
+    return ExemptionView(
+        name=str(raw["name"]),
+        match=raw["match"],
+        rules=None if rules is None else [str(each) for each in rules],
+        **_timed(raw, now),
+    )
+
+
+def _view_block(raw: Mapping[str, Any], now: datetime) -> BlockView:
+    """Return a rule that blocks."""
+    return BlockView(name=str(raw["name"]), match=raw.get("match") or {}, **_timed(raw, now))
+
+
+def _timed(raw: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    return {
+        "description": raw.get("description") or "",
+        "starts": raw.get("starts"),
+        "ends": raw.get("ends"),
+        "state": edits.state_of(raw, now),
+    }
 
 
 async def _sent(request: Request, *without: str) -> dict[str, Any]:

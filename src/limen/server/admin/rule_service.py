@@ -13,6 +13,7 @@ from contextlib import closing
 from copy import deepcopy
 from typing import Annotated, Any, TypeVar, TypeVarTuple
 
+import msgspec
 from fastapi import Depends, Request
 from msgspec import Struct
 
@@ -23,7 +24,6 @@ from limen.rules.stores.records import MAX_COMMENT
 from limen.rules.stores.sql import SqlStore, StoredRuleSet
 from limen.rules.sync import RuleCache
 from limen.server.admin.edits import AlreadyExists, Document, NotFound
-from limen.server.admin.presenters import view
 from limen.server.admin.responses import SavedVersion
 from limen.server.auth.tokens import Caller
 from limen.server.worker.container import Service
@@ -165,6 +165,11 @@ class RuleService:
             await self.tell(lambda cache: cache.publish(snapshot, active_version))
         except LimenError as error:
             _logger.warning("version %d is saved, and not announced: %s", stored.version, error)
+
+
+def view(value: object, kind: type[T]) -> T:
+    """Return a message, or a list of them, with the fields of a value that has more."""
+    return msgspec.convert(value, kind, from_attributes=True)
 
 
 async def _for_caller(request: Request) -> RuleService:

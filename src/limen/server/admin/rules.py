@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Path, Query
@@ -13,8 +14,7 @@ from limen.rules import diff, document, text
 from limen.rules.advice import advice
 from limen.rules.stores.sql import SqlStore, StoredRuleSet
 from limen.server.admin.authorization import AdminRoute
-from limen.server.admin.edits import NotFound, now, rule_of, rules_of
-from limen.server.admin.presenters import summarize_rule, view
+from limen.server.admin.edits import NotFound, now, rule_of, rules_of, state_of
 from limen.server.admin.requests import (
     ActivateRequest,
     Before,
@@ -30,13 +30,14 @@ from limen.server.admin.responses import (
     Diff,
     ProblemAt,
     RuleDetails,
+    RuleSummary,
     SavedVersion,
     ValidationResult,
     VersionDetails,
     Versions,
     VersionSummary,
 )
-from limen.server.admin.rule_service import ActiveDocument, ForCaller, RuleService
+from limen.server.admin.rule_service import ActiveDocument, ForCaller, RuleService, view
 
 _VERSION = "/rules/versions/{version}"
 Number = Annotated[Version, Path(alias="version", description="The number of a version.")]
@@ -53,7 +54,7 @@ async def get_rule(rules: ForCaller, name: Annotated[str, Path(max_length=64)]) 
     """Return one of the active rules."""
     active = await rules.active()
     raw = rule_of(active.document, name)
-    summary = structs.asdict(summarize_rule(raw, now()))
+    summary = structs.asdict(_summary(raw, now()))
     return RuleDetails(**summary, version=active.version, document=raw)
 
 
@@ -142,6 +143,45 @@ async def _change_version(
         raise
 
 
+def _summary(raw: Mapping[str, Any], now: datetime) -> RuleSummary:
+    """Return a summary of a rule."""
+    key = raw.get("key") or []
+    return RuleSummary(
+        name=str(raw["name"]),
+        description=raw.get("description") or "",
+        mode=raw.get("mode") or "enforce",
+        enforce_percent=float(raw.get("enforce_percent", 100)),
+        match=raw.get("match") or {},
+        key=[key] if isinstance(key, str) else key,
+        limits=_limits(raw),
+        overrides=len(raw.get("overrides") or []),
+        state=state_of(raw, now),
+    )
+
+
+def _limits(raw: Mapping[str, Any]) -> list[str]:
+    """Return all that a rule allows: `100/minute`, `pro: 600/minute`, `2 variants`."""
+    words = _texts(raw.get("limits"))
+    concurrency = raw.get("concurrency")
+    if concurrency is not None:
+        words.append(f"{concurrency['slots']} at once, lease {concurrency['lease']}")
+    tiers = raw.get("tiers") or {}
+    for tier, limits in (tiers.get("limits") or {}).items():
+        words.append(f"{tier}: {', '.join(_texts(limits))}")
+    if tiers.get("default") is not None:
+        words.append(f"other: {', '.join(_texts(tiers['default']))}")
+    variants = len(raw.get("variants") or [])
+    if variants:
+        words.append(f"{variants} variant{'' if variants == 1 else 's'}")
+    return words
+
+
+def _texts(limits: Any) -> list[str]:
+    if limits is None:
+        return []
+    return [str(each) for each in limits] if isinstance(limits, list) else [str(limits)]
+
+
 def _active_rules(active: ActiveDocument, latest: int | None, in_force: str) -> ActiveRules:
     stored, at = active.stored, now()
     return ActiveRules(
@@ -153,7 +193,7 @@ def _active_rules(active: ActiveDocument, latest: int | None, in_force: str) -> 
         comment=stored.comment if stored else None,
         created_at=stored.created_at if stored else None,
         document=dict(active.document),
-        rules=[summarize_rule(raw, at) for raw in rules_of(active.document)],
+        rules=[_summary(raw, at) for raw in rules_of(active.document)],
     )
 
 

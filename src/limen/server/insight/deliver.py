@@ -7,16 +7,18 @@ No key is logged. What stands in `top` goes into messages as it was given.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct, json
 
 from limen import Limiter
 from limen.clock import Clock
 from limen.observe.alerts import Alert
+from limen.server.insight.webhook import Webhook
 
 LIMITS = ("1/10s", "30/hour")
 """How often a message may go. What may not yet, waits, and goes with others."""
@@ -26,23 +28,6 @@ MAX_LINES = 20
 """How many sentences stand in the text that a chat shows."""
 
 _logger = logging.getLogger("limen.alerts")
-
-
-class Carrier(Protocol):
-    """Takes a message somewhere: a `Webhook`."""
-
-    def send(self, body: bytes, now: float) -> str | None:
-        """Return None when it was taken, or one line that says why not."""
-        ...
-
-
-class Sender(Struct, frozen=True):
-    """Who tells it."""
-
-    host: str
-    """The name of this host: `"web-3"`."""
-    namespace: str
-    """The namespace of the service in its store: `"limen"`."""
 
 
 class _Message(Struct):
@@ -62,10 +47,11 @@ class Delivery:
     """
 
     def __init__(
-        self, sender: Sender, carrier: Carrier | None = None, *, clock: Clock | None = None
+        self, namespace: str, webhook: Webhook | None = None, *, clock: Clock | None = None
     ) -> None:
-        self._sender = sender
-        self._carrier = carrier
+        """Use the namespace of the service in its store to say which service it is."""
+        self._namespace = namespace
+        self._webhook = webhook
         self._limiter = Limiter(clock=clock)
         self._lock = threading.Lock()
         self._sending = threading.Lock()
@@ -99,7 +85,7 @@ class Delivery:
             _logger.warning("%d more alerts are not told one by one", more)
         with self._lock:
             self._unlisted = more
-            if self._carrier is not None:
+            if self._webhook is not None:
                 self._keep(changed)
 
     def _keep(self, changed: Iterable[Alert]) -> None:
@@ -115,14 +101,14 @@ class Delivery:
 
         Whoever comes while another sends goes away again at once.
         """
-        if self._carrier is None or not self.is_waiting:
+        if self._webhook is None or not self.is_waiting:
             return
         if not self._sending.acquire(blocking=False):
             return
         try:
             # A message that failed asks again, so that what is broken is not called more often.
             if self._limiter.check("webhook", *LIMITS).allowed:
-                self._send(self._carrier, now)
+                self._send(self._webhook, now)
         finally:
             self._sending.release()
 
@@ -130,10 +116,10 @@ class Delivery:
         """Let go of the limiter. What still waits is not sent."""
         self._limiter.close()
 
-    def _send(self, carrier: Carrier, now: float) -> None:
+    def _send(self, webhook: Webhook, now: float) -> None:
         message = self._message = self._message or self._next()
         try:
-            failure = carrier.send(_body(self._sender, message, now), now)
+            failure = webhook.send(_body(self._namespace, message, now), now)
         except Exception as error:  # whatever it is, the next alert must still be told
             failure = f"webhook: {type(error).__name__}"
         if failure is None:
@@ -161,14 +147,15 @@ class Delivery:
         return _Message(began, ended, more)
 
 
-def _body(sender: Sender, message: _Message, now: float) -> bytes:
+def _body(namespace: str, message: _Message, now: float) -> bytes:
+    host = socket.gethostname()
     at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
     document: dict[str, Any] = {
         "service": "limen",
-        "host": sender.host,
-        "namespace": sender.namespace,
+        "host": host,
+        "namespace": namespace,
         "sent_at": at,
-        "text": _text(sender, message),
+        "text": _text(f"limen ({namespace}) on {host}", message),
         "began": message.began,
         "ended": message.ended,
         "more": message.more,
@@ -176,9 +163,8 @@ def _body(sender: Sender, message: _Message, now: float) -> bytes:
     return json.encode(document)
 
 
-def _text(sender: Sender, message: _Message) -> str:
+def _text(where: str, message: _Message) -> str:
     """Return what a chat shows: a line for each alert, the first ones of many."""
-    where = f"limen ({sender.namespace}) on {sender.host}"
     told = [
         *(f"began: {alert.text}" for alert in message.began),
         *(f"ended: {alert.text}" for alert in message.ended),

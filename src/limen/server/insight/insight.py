@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+
+import msgspec
 
 from limen.backends import Vitals
 from limen.connect import target_of
@@ -21,14 +22,15 @@ from limen.observe.alerts import Thresholds
 from limen.observe.board import Board
 from limen.observe.figures import Figures, fresh, merged, servers_of
 from limen.observe.hiding import Hider, hashed, plain
-from limen.observe.recent import Recent, Seen, encode
+from limen.observe.prometheus import exposition
+from limen.observe.recent import DecisionRecord, Recent, encode
 from limen.observe.ring import SHORT_S, Ring, start_of
 from limen.observe.slices import Slice
 from limen.observe.usage import Usage
 from limen.observe.view import View
 from limen.server.insight.alerting import Alerting
 from limen.server.insight.decision_log import DecisionLog
-from limen.server.insight.deliver import Delivery, Sender
+from limen.server.insight.deliver import Delivery
 from limen.server.insight.watch import Watch
 from limen.server.insight.webhook import Webhook
 from limen.server.insight.workers import Workers
@@ -73,12 +75,11 @@ class Insight:
             self.board = Board(target, settings.namespace, instance)
         self._ring = Ring()
         self.view: View = View(self._ring, self.board, instance)
-        sender = Sender(host=socket.gethostname(), namespace=settings.namespace)
         self.alerts: Alerting = Alerting(
-            _thresholds(settings),
+            msgspec.convert(settings.alerts, Thresholds, from_attributes=True),
             self.view,
             self.board,
-            Delivery(sender, _webhook(settings)),
+            Delivery(settings.namespace, _webhook(settings)),
             self._is_first,
         )
         # What is hashed already stays as it is, so that one finds in the log what one was shown.
@@ -89,18 +90,16 @@ class Insight:
         self._limiter = limiter
         self._tell_rules = tell_rules
         self._vitals: dict[str, Vitals] = {}
-        self._vitals_due = 0.0
-        self._looking: asyncio.Task[None] | None = None
         self._start = start_of(time.time(), SHORT_S)
         self._before = self._totals()
         self._next_partial = 0.0
         self._cpu = (time.monotonic(), time.process_time(), 0.0)
-        self._behind: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._turning = asyncio.Lock()
 
     def start(self) -> None:
         """Begin to look, once a second."""
-        self._behind = asyncio.create_task(self._run())
+        self._tasks = [asyncio.create_task(each) for each in (self._run(), self._ask_servers())]
 
     async def close(self) -> None:
         """Tell what is yet to be told, and let go of everything."""
@@ -113,10 +112,9 @@ class Insight:
             pass  # of a disk, or of Redis: nobody waits longer to end
         except Exception:  # whatever it is: the rest is let go of all the same
             _logger.exception("the last look at the decisions failed")
-        tasks = [task for task in (self._behind, self._looking) if task is not None]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.board is not None:
             self.board.close()
         if self._log is not None:
@@ -143,17 +141,15 @@ class Insight:
         await asyncio.to_thread(self._workers.write, self.own_figures(now))
         await self._share(seen)
         await self.alerts.turn(now)
-        self._look_at_servers()
-
-    def _look_at_servers(self) -> None:
-        """Have the servers of the store asked how they are, if it is time to. Nobody waits."""
-        is_looking = self._looking is not None and not self._looking.done()
-        if time.monotonic() >= self._vitals_due and not is_looking:
-            self._vitals_due = time.monotonic() + _VITALS_S
-            self._looking = asyncio.create_task(self._ask_servers())
 
     async def _ask_servers(self) -> None:
-        self._vitals = await self._limiter.vitals()
+        """Ask the servers of the store how they are, every 10 s."""
+        while True:
+            try:
+                self._vitals = await self._limiter.vitals()
+            except Exception:  # whatever it is: it is tried again
+                _logger.exception("the servers of the store cannot be asked how they are")
+            await asyncio.sleep(_VITALS_S)
 
     def own_figures(self, now: float) -> Figures:
         """Return the numbers of this worker."""
@@ -180,15 +176,19 @@ class Insight:
         self._tell_rules(figures)
         return figures
 
-    async def figures(self) -> tuple[Figures, int]:
-        """Return the numbers of all workers of this host, and how many live.
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
+        """Return the metrics of all workers of this host, and their content type.
 
-        The others' may be a second old. Our own are as of now, and written down before they are
-        told: whoever answers next must not show less.
+        `accept` is the header of the scrape. The figures of the others may be a second old. Our own
+        are as of now, and written down first: the next answer of any worker must not show less. In
+        a thread: to read files, and to write down many rules, takes a while.
         """
         now = time.time()
-        found = await asyncio.to_thread(self._workers.exchange, self.own_figures(now))
-        return merged(found, now), len(fresh(found, now))
+        return await asyncio.to_thread(self._metrics, self.own_figures(now), now, accept)
+
+    def _metrics(self, own: Figures, now: float, accept: str) -> tuple[bytes, str]:
+        figures = self._workers.exchange(own)
+        return exposition(merged(figures, now), len(fresh(figures, now)), accept)
 
     async def _take_slices(self, now: float) -> None:
         """Keep what was seen: as a whole slice, if one is over, and else as far as it got."""
@@ -220,7 +220,7 @@ class Insight:
         durations = _summed(each.spread.counts for each in watch.durations.values())
         return [(watch.allowed, watch.refused, watch.degraded), trips, durations]
 
-    async def _share(self, seen: Sequence[Seen]) -> None:
+    async def _share(self, seen: Sequence[DecisionRecord]) -> None:
         if self.board is None or not self.view.is_shared:
             return
         unsent = self._ring.unsent()
@@ -236,17 +236,6 @@ class Insight:
         """Return whether this worker is the first of its host."""
         found = fresh(await asyncio.to_thread(self._workers.read), now)
         return self.instance == min([self.instance, *[each.instance for each in found]])
-
-
-def _thresholds(settings: Settings) -> Thresholds:
-    alerts = settings.alerts
-    return Thresholds(
-        refusal_share=alerts.refusal_share,
-        fallback_share=alerts.fallback_share,
-        key_share=alerts.key_share,
-        store_latency=alerts.store_latency,
-        least=alerts.least,
-    )
 
 
 def _webhook(settings: Settings) -> Webhook | None:

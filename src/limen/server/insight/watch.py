@@ -15,7 +15,7 @@ from limen.engine import Verdict
 from limen.model import Concurrency, Decision, Limit, binding
 from limen.observe.cells import MOST_NAMES, OTHERS, Cells
 from limen.observe.hiding import Hider, plain
-from limen.observe.recent import Recent, Seen
+from limen.observe.recent import DecisionRecord, Recent
 from limen.observe.slices import RuleSlice
 from limen.observe.usage import AT_ONCE, Usage
 from limen.rules.rule import Applied
@@ -202,10 +202,10 @@ class Watch:
         """
         return {rule: usage.taken(self._hide) for rule, usage in usages.items()}
 
-    def _seen(self, verdict: Verdict, surface: Surface, id_: str) -> Seen:
+    def _seen(self, verdict: Verdict, surface: Surface, id_: str) -> DecisionRecord:
         binding, decision = verdict.binding, verdict.decision
         parts = decision.parts if decision is not None else ()
-        return Seen(
+        return DecisionRecord(
             at=time.time(),
             id=id_,
             allowed=verdict.allowed,

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import closing, suppress
-from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse
+from http.client import BadStatusLine, HTTPConnection, HTTPException
 from ipaddress import ip_address
 from typing import TypeAlias
 
@@ -26,12 +26,11 @@ SIGNATURE = "limen-signature"
 
 Resolve: TypeAlias = Callable[[str, int], list[str]]
 """Returns all addresses of a name; raises `OSError` when there are none."""
-Dial: TypeAlias = Callable[[str, int, float], socket.socket]
+Dial: TypeAlias = Callable[[tuple[str, int], float], socket.socket]
 """Connects to an address, which is no name, and a port within seconds."""
 
 _MAX_READ = 65_536
 _MAX_TRIED = 4
-_MAX_INTERIM = 20
 _GOODBYE_S = 1.0
 """How long a server may take to finish its response. Cut off, it would log an error of its own."""
 
@@ -40,18 +39,6 @@ def resolve(name: str, port: int) -> list[str]:
     """Return all addresses of a name."""
     entries = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in entries))
-
-
-def dial(address: str, port: int, seconds: float) -> socket.socket:
-    """Connect to an address, which is not looked up."""
-    line = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-    try:
-        line.settimeout(seconds)
-        line.connect((address, port))
-    except BaseException:
-        line.close()
-        raise
-    return line
 
 
 class _Failed(Exception):
@@ -75,7 +62,7 @@ class Webhook:
         patience_s: float = 5.0,
         context: ssl.SSLContext | None = None,
         resolve: Resolve = resolve,
-        dial: Dial = dial,
+        dial: Dial = socket.create_connection,
     ) -> None:
         self._place = place
         self._secret = secret.encode()
@@ -118,53 +105,44 @@ class Webhook:
         if self._thread is not None and self._thread.is_alive():
             raise TimeoutError
         status: Future[int] = Future()
-
-        def post() -> None:
-            try:
-                self._post(body, now, status)
-            except BaseException as error:
-                with suppress(InvalidStateError):  # nobody waits any more
-                    status.set_exception(error)
-
-        self._thread = threading.Thread(target=post, name="limen-webhook", daemon=True)
+        self._thread = threading.Thread(
+            target=self._post, args=(body, now, status), name="limen-webhook", daemon=True
+        )
         self._thread.start()
         try:
             return status.result(self._patience_s)
-        except TimeoutError:
-            status.cancel()
-            self._cut()
-            raise
         finally:
+            if not status.cancel() and status.running() and self._line is not None:
+                with suppress(OSError):
+                    # That of an `SSLSocket` would go on without TLS.
+                    socket.socket.shutdown(self._line, socket.SHUT_RDWR)
             self._thread.join(_GOODBYE_S)
 
-    def _cut(self) -> None:
-        """End what the thread does with its connection."""
-        line = self._line
-        if line is not None:
-            with suppress(OSError):
-                # That of an `SSLSocket` would go on without TLS.
-                socket.socket.shutdown(line, socket.SHUT_RDWR)
-
     def _post(self, body: bytes, now: float, status: Future[int]) -> None:
-        self._late = "to look up its name takes too long"
-        addresses = self._addresses()
-        self._late = f"no answer in {self._patience_s:g} s"
-        with closing(self._connected(addresses)) as line:
-            self._line = line
-            if not status.set_running_or_notify_cancel():
-                return  # too late: the caller has been told that it failed
-            connection = HTTPConnection(self._place.host, self._place.port)
-            connection.auto_open = 0  # it would look up the name again
-            connection.response_class = _Response
-            connection.sock = line
-            # A server that refuses a request may close the connection before it has read all of it.
-            with suppress(BrokenPipeError, ConnectionResetError):
-                connection.request("POST", self._place.target, body, self._headers(body, now))
-            response = connection.getresponse()
-            status.set_result(response.status)
-            with closing(response), suppress(OSError, HTTPException):
-                line.settimeout(_GOODBYE_S)
-                response.read1(_MAX_READ)
+        try:
+            self._late = "to look up its name takes too long"
+            addresses = self._addresses()
+            self._late = f"no answer in {self._patience_s:g} s"
+            with closing(self._connected(addresses)) as self._line:
+                # False when the time is over: the caller was told that it failed.
+                if status.set_running_or_notify_cancel():
+                    self._exchange(self._line, body, now, status)
+        except Exception as error:
+            with suppress(InvalidStateError):  # the time is over
+                status.set_exception(error)
+
+    def _exchange(self, line: socket.socket, body: bytes, now: float, status: Future[int]) -> None:
+        connection = HTTPConnection(self._place.host, self._place.port)
+        connection.auto_open = 0  # it would look up the name again
+        connection.sock = line
+        # A server that refuses a request may close the connection before it has read all of it.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connection.request("POST", self._place.target, body, self._headers(body, now))
+        response = connection.getresponse()
+        status.set_result(response.status)
+        with closing(response), suppress(OSError, HTTPException):
+            line.settimeout(_GOODBYE_S)
+            response.read1(_MAX_READ)
 
     def _headers(self, body: bytes, now: float) -> dict[str, str]:
         headers = {
@@ -210,8 +188,8 @@ class Webhook:
         seconds = self._patience_s / len(addresses)
         for address in addresses[:-1]:
             with suppress(OSError):
-                return self._dial(address, self._place.port, seconds)
-        return self._dial(addresses[-1], self._place.port, seconds)
+                return self._dial((address, self._place.port), seconds)
+        return self._dial((addresses[-1], self._place.port), seconds)
 
     def _in_plain_words(self, error: Exception) -> str:
         if isinstance(error, BadStatusLine) and not str(error).endswith("\n"):
@@ -227,19 +205,6 @@ class Webhook:
         if isinstance(error, OSError):
             return (error.strerror or type(error).__name__).lower()
         return str(error)
-
-
-class _Response(HTTPResponse):
-    """Skips interim responses, such as 103; that of `http.client` skips only 100."""
-
-    def begin(self) -> None:
-        super().begin()
-        for _ in range(_MAX_INTERIM):
-            if self.status >= 200:
-                return
-            self.headers = None  # type: ignore[assignment]  # as before the first line was read
-            super().begin()
-        raise HTTPException("too many interim responses")
 
 
 def _is_address(host: str) -> bool:

@@ -1,12 +1,13 @@
 """The figures of all workers of one host, as small files in a folder that their parent makes.
 
-Not by way of the store: figures matter most when it is away. Each worker writes one file, whole,
-once a second. When a worker has ended its parent adds its counters to the file `ended`, which also
-names those that it has taken in, and then deletes the worker's file. Who reads takes the files
-first and `ended` last, and leaves out the files of those named there: a worker that ends meanwhile
-is counted once, whichever of the two is seen.
+Not in Redis: figures matter most when Redis is away. Each worker writes one file, whole, once a
+second. When a worker has ended, its parent adds its counters to the file `ended`, which names the
+files that were added, and then deletes the file of the worker. A reader takes the files first and
+`ended` last, and leaves out the files that `ended` names: a worker that ends meanwhile is counted
+once, whichever of the two is seen.
 
 Nothing here raises for the sake of a file: what cannot be written or read is logged, once a minute.
+ADR 0027 has the reasons against the multiprocess mode of prometheus_client.
 """
 
 from __future__ import annotations
@@ -21,131 +22,123 @@ import tempfile
 import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, msgpack
 
 from limen.backends.sampled import SampledLog
-from limen.observe.figures import Figures, counters, decode, encode, is_sound
+from limen.observe.figures import Figures, counters
 
 _ENDED, _LOCK = "ended", "lock"
 _PREFIX = "workers-"
 # The number of the process first, by which its parent knows whose file it is.
 _NAME = re.compile(r"(\d{1,10})-\w{1,64}")
-_MOST_BYTES = 4 * 2**20
 _MOST_NAMED = 256
-"""More than can end while somebody reads."""
+"""More than can end while a worker reads."""
 _OVERTAKEN_S = 2.0
 _WARN_S = 60.0
-_TRIES = 10
 _logger = logging.getLogger("limen.server")
 
 
+class _Ended(Struct):
+    """The content of the file `ended`."""
+
+    figures: Figures = msgspec.field(default_factory=lambda: Figures("", 0.0))
+    names: list[str] = []
+    """The files that were added to it; the last of them."""
+
+
+_read_figures = msgpack.Decoder(Figures).decode
+_read_ended = msgpack.Decoder(_Ended).decode
+
+
 class Workers:
-    """What one worker tells the others of itself, and knows of them."""
+    """The figures of the workers of this host, as one worker reads and writes them."""
 
     def __init__(self, folder: Path | None, instance: str) -> None:
-        """Take the folder that the parent made; without one there are no others."""
+        """Take the folder that the parent made; without one there are no other workers."""
         self._folder = folder
         self._name = f"{os.getpid()}-{instance}"
         self._own: Figures | None = None
-        self._seen = _Seen({}, _Ended())
+        self._others: list[Figures] = []
+        """The figures of the other workers, as they could be read last."""
         self._lock = threading.Lock()
         self._log = SampledLog(_WARN_S)
 
     def write(self, figures: Figures) -> None:
         """Let the others know these figures. Blocks for as long as a small file takes."""
         with self._lock:
-            # Threads may overtake each other; counters that fell would look like a new start. Who
-            # is older by more than that comes from a clock that was set back.
+            # Threads may overtake each other, and counters that fall would look like a new start.
+            # Figures that are older by more than that are from a clock that was set back.
             if self._own is not None and 0 < self._own.at - figures.at < _OVERTAKEN_S:
                 return
             self._own = figures
             if self._folder is None:
                 return
             try:
-                _replace(self._folder / self._name, encode(figures))
-            except (OSError, ValueError) as error:
+                _replace(self._folder / self._name, msgpack.encode(figures))
+            except OSError as error:
                 self._log.warn("write", f"other workers do not see this one's figures: {error}")
 
     def exchange(self, figures: Figures) -> list[Figures]:
-        """Write these figures, and read those of all.
+        """Write these figures, and return those of all workers.
 
-        For whoever answers a scrape: what it tells of itself must be in its file first. Else the
-        next scrape, which another worker answers, would show less than this one.
+        To answer a scrape: its figures must be in the file first. Else the next scrape, which
+        another worker answers, would show less than this one.
         """
         self.write(figures)
         return self.read()
 
     def read(self) -> list[Figures]:
-        """Return the figures of all workers, in the same order whoever reads.
+        """Return the figures of all workers, and those of all that ended as one.
 
-        Those that this worker wrote last are among them in any case; behind the living ones is what
-        remains of all that ended. What cannot be read is as it was when it could be: counters that
-        fell would look as if the service had started anew. Blocks for as long as a few small files
-        take.
+        Blocks for as long as a few small files take. If they cannot be read, the others are as
+        they were: counters that fall would look as if the service had started anew.
         """
-        seen = self._look(self._folder) if self._folder is not None else self._seen
-        files, ended = self._seen = seen
-        found = {name: each for name, each in files.items() if name not in ended.taken}
-        if self._own is not None:
-            found[self._name] = self._own
-        figures = [found[name] for name in sorted(found, key=_number)]
-        return [*figures, ended.figures] if ended.taken else figures
+        if self._folder is not None:
+            try:
+                self._others = self._read_others(self._folder)
+            except (OSError, ValueError, msgspec.MsgspecError) as error:
+                self._log.warn("read", f"/metrics shows old figures of other workers: {error}")
+        return self._others if self._own is None else [self._own, *self._others]
 
-    def _look(self, folder: Path) -> _Seen:
-        """Read all files; return what is in them, or was when they could be read."""
-        files: dict[str, Figures] = {}
-        try:
-            for name in _names(folder):
-                try:
-                    files[name] = _read(folder / name)
-                except FileNotFoundError:
-                    continue  # it has ended meanwhile, and is in the other file
-                except (OSError, ValueError) as error:
-                    self._warn_of_old(error)
-                    if name in self._seen.files:
-                        files[name] = self._seen.files[name]
-            return _Seen(files, _read_ended(folder))
-        except (OSError, ValueError) as error:  # who has ended cannot be told
-            self._warn_of_old(error)
-            return self._seen
-
-    def _warn_of_old(self, error: Exception) -> None:
-        self._log.warn("read", f"/metrics shows old figures of other workers: {error}")
+    def _read_others(self, folder: Path) -> list[Figures]:
+        figures: dict[str, Figures] = {}
+        for name in _names(folder):
+            with contextlib.suppress(FileNotFoundError):  # it has ended, and is in the other file
+                figures[name] = _read_figures((folder / name).read_bytes())
+        ended = _read_ended((folder / _ENDED).read_bytes())
+        for name in (*ended.names, self._name):
+            figures.pop(name, None)
+        return [*figures.values(), ended.figures]
 
 
 class Gathering:
-    """The parent's side of the folder: it makes it, adds up who has ended, and removes it."""
+    """The parent's side of the folder: it adds up the figures of workers that ended."""
 
     def __init__(self, path: Path) -> None:
+        """Take an empty folder."""
         self.path: Path = path
-        self._ended = _Ended()
         self._log = SampledLog(_WARN_S)
+        self._write_ended(_Ended())
 
     def take_in(self, living: Collection[int]) -> None:
         """Add up the counters of all workers but those with these process ids."""
         try:
-            gone = [name for name in _names(self.path) if _number(name) not in living]
-            left = [name for name in gone if name not in self._ended.taken]
-            if left:
-                self._add(left)
-            for name in [*gone, *_half_written(self.path, living)]:
-                (self.path / name).unlink(missing_ok=True)
-        except OSError as error:
+            gone = [name for name in _names(self.path) if int(name.partition("-")[0]) not in living]
+            new = [name for name in gone if name not in self._ended.names]
+            if new:
+                figures = [_read_figures((self.path / name).read_bytes()) for name in new]
+                names = [*self._ended.names, *new][-_MOST_NAMED:]
+                self._write_ended(_Ended(counters([*figures, self._ended.figures]), names))
+            for name in gone:
+                (self.path / name).unlink()
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
             # The files stay, and are counted as they are.
             self._log.warn("end", f"the figures of a worker that ended stay in its file: {error}")
 
-    def _add(self, names: list[str]) -> None:
-        figures = [self._ended.figures]
-        for name in names:
-            try:
-                figures.append(_read(self.path / name))
-            except ValueError as error:
-                _logger.warning("what a worker that ended has counted is lost: %s", error)
-        ended = _Ended(counters(figures), [*self._ended.taken, *names][-_MOST_NAMED:])
-        _replace(self.path / _ENDED, msgspec.msgpack.encode(ended))
+    def _write_ended(self, ended: _Ended) -> None:
+        _replace(self.path / _ENDED, msgpack.encode(ended))
         self._ended = ended
 
 
@@ -156,128 +149,45 @@ def gathering(data_dir: Path) -> Iterator[Gathering | None]:
     Folders of parents that were killed are removed first. None when there can be no folder: then
     each worker shows its own figures alone, and the log says so.
     """
-    made = None
-    try:
-        _sweep(data_dir)
-        made = _make(data_dir)
-    except OSError as error:
-        _logger.warning("/metrics shows one worker at a time: %s", error)
-    if made is None:
-        yield None
-        return
-    path, lock = made
-    try:
-        yield Gathering(path)
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
+    with contextlib.ExitStack() as stack:
+        made = None
+        try:
+            for old in data_dir.glob(f"{_PREFIX}*"):
+                _sweep(old)
+            path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=data_dir.resolve()))  # mode 0700
+            stack.callback(shutil.rmtree, path, ignore_errors=True)
+            stack.callback(os.close, _locked(path))
+            made = Gathering(path)
+        except OSError as error:
+            _logger.warning("/metrics shows one worker at a time: %s", error)
+        yield made
+
+
+def _sweep(folder: Path) -> None:
+    """Remove a folder that no parent holds."""
+    with contextlib.suppress(OSError):
+        lock = _locked(folder)
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
 
-class _Ended(Struct):
-    figures: Figures = msgspec.field(default_factory=lambda: Figures("", 0.0))
-    taken: list[str] = []
-    """Whose counters are in there; the last of them."""
-
-
-class _Seen(NamedTuple):
-    """What was in the folder. One value, because several threads may look."""
-
-    files: dict[str, Figures]
-    ended: _Ended
-
-
-_decoder = msgspec.msgpack.Decoder(_Ended)
-
-
-def _make(data_dir: Path) -> tuple[Path, int]:
-    """Make a folder with a lock that is held; return the folder and the lock's descriptor.
-
-    Somebody who sweeps may be faster than we lock: then another folder is made.
-    """
-    for _ in range(_TRIES):
-        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=data_dir.resolve()))  # mode 0700
-        lock = _locked(path)
-        if lock is not None:
-            return path, lock
-        shutil.rmtree(path, ignore_errors=True)
-    raise OSError(f"the folder for the figures of workers in {data_dir} cannot be locked")
-
-
-def _sweep(data_dir: Path) -> None:
-    """Remove the folders that nobody holds."""
-    for path in data_dir.glob(f"{_PREFIX}*"):
-        lock = _locked(path)
-        if lock is not None:
-            shutil.rmtree(path, ignore_errors=True)
-            os.close(lock)
-
-
-def _locked(folder: Path) -> int | None:
-    """Lock a folder, for as long as what is returned is open; None when somebody else has it."""
-    path = folder / _LOCK
-    try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError:
-        return None
+def _locked(folder: Path) -> int:
+    """Lock a folder for as long as the returned descriptor is open. Raises `OSError`."""
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # It may have been swept between the two steps; then what we hold is no file any more.
-        if os.path.samestat(os.fstat(lock), path.stat()):
-            return lock
     except OSError:
-        pass
-    os.close(lock)
-    return None
+        os.close(lock)
+        raise
+    return lock
 
 
 def _names(folder: Path) -> list[str]:
     return [each.name for each in folder.iterdir() if _NAME.fullmatch(each.name)]
 
 
-def _half_written(folder: Path, living: Collection[int]) -> list[str]:
-    """Return the files that a worker began to write and will not finish."""
-    hidden = [each.name for each in folder.iterdir() if _NAME.fullmatch(each.name[1:])]
-    return [name for name in hidden if name[0] == "." and _number(name[1:]) not in living]
-
-
-def _number(name: str) -> int:
-    return int(name.partition("-")[0])
-
-
-def _read(path: Path) -> Figures:
-    """Return the figures in a file. Raises `ValueError` when there are none, or `OSError`."""
-    figures = decode(_content(path))
-    if figures is None:
-        raise ValueError(f"{path} holds no figures")
-    return figures
-
-
-def _read_ended(folder: Path) -> _Ended:
-    path = folder / _ENDED
-    try:
-        ended = _decoder.decode(_content(path))
-    except FileNotFoundError:
-        return _Ended()
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise ValueError(f"{path} holds no figures") from None
-    if not is_sound(ended.figures):
-        raise ValueError(f"{path} holds no figures")
-    return ended
-
-
-def _content(path: Path) -> bytes:
-    """Return what is in a file; the beginning, when it is longer than ours are."""
-    with path.open("rb") as file:
-        return file.read(_MOST_BYTES + 1)
-
-
 def _replace(path: Path, written: bytes) -> None:
     """Put a file in place of another, as a whole. It need not outlive the host: no fsync."""
     fresh = path.with_name(f".{path.name}")  # each file has one writer
-    try:
-        fresh.write_bytes(written)
-        fresh.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
-        raise
+    fresh.write_bytes(written)
+    fresh.replace(path)

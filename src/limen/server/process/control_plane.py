@@ -19,7 +19,6 @@ from limen.server.auth.cookies import PATH as SESSION
 from limen.server.auth.tokens import unknown
 from limen.server.dashboard import pages
 from limen.server.dashboard.session import Sessions
-from limen.server.insight.metrics import metrics_text
 from limen.server.process.data_plane import HEALTH_PATHS, health_response
 from limen.server.process.listen import Tls
 from limen.server.worker.container import Service
@@ -47,8 +46,7 @@ def control_plane(service: Service) -> FastAPI:
             caller = service.access.caller(request.scope)
             if caller is None or caller.role == "check":
                 raise unknown("/metrics needs a token of a viewer: 'Authorization: Bearer ...'")
-        figures, workers = await service.insight.figures()
-        text, kind = await metrics_text(figures, workers, request.headers.get("accept", ""))
+        text, kind = await service.insight.metrics(request.headers.get("accept", ""))
         return Response(text, headers={"Content-Type": kind})
 
     async def health(request: Request) -> Response:
