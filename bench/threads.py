@@ -35,7 +35,7 @@ _DELAY_S = 0.001
 _SECONDS, _WARM_UP_S = 3.0, 0.5
 _DEADLINE_S = 5.0
 """The default of 50 ms would give fallback decisions on a busy machine."""
-_LIMIT = "1000000000/minute token_bucket"
+_LIMIT = "90000000/minute token_bucket"
 
 
 @dataclass(slots=True)

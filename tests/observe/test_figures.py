@@ -150,6 +150,16 @@ def test_rules_of_processes_that_ended_take_no_name_from_others_and_are_bounded(
     assert ended.decisions == two.decisions | {OTHERS: [n * MOST_NAMES for n in (1, 2, 3, 4)]}
 
 
+def test_rules_of_running_processes_are_bounded_and_named_alike_by_all() -> None:
+    running = [
+        Figures(str(n), NOW, {f"{n}-{rule:04}": [1, 0, 0, 0] for rule in range(MOST_NAMES)})
+        for n in range(4)
+    ]
+    decisions = merged(running, NOW).decisions
+    assert decisions == running[0].decisions | {OTHERS: [3 * MOST_NAMES, 0, 0, 0]}
+    assert merged(running[::-1], NOW).decisions == decisions
+
+
 def test_a_rule_that_is_called_others_is_added_up_with_them() -> None:
     one = Figures("one", NOW, {OTHERS: [5, 0, 0, 0]})
     one.decisions |= {f"a{number}": [1, 0, 0, 0] for number in range(MOST_NAMES)}

@@ -182,10 +182,12 @@ class _Sending:
         kind = message["type"]
         if kind in _STARTS:
             visit = self._visit
+            # A list: ASGI allows headers that can be read only once.
+            message = {**message, "headers": list(message.get("headers", ()))}
             self._start = message
             if visit.is_due:
                 visit.responded(self.response)
-            theirs = message.get("headers", ())
+            theirs = message["headers"]
             ours = _raw(visit.headers(values_of(theirs, "access-control-expose-headers")))
             names = [name for name, _ in ours]
             # Nothing is said twice. The last word is that of who counts.

@@ -90,8 +90,9 @@ class RateLimit:
             return self
         placed = self._at.get(place)
         if placed is None:
-            placed = self._at[place] = copy(self)
+            placed = copy(self)
             placed.scope = place
+            self._at[place] = placed
         return placed
 
     def item(self, key: str, cost: int) -> Item:

@@ -48,6 +48,10 @@ class Passage(Struct, eq=False):
     def __post_init__(self) -> None:
         self._is_corrected = any(item.limit.is_corrected for item in self.items)
 
+    def __repr__(self) -> str:
+        # Without the items: their keys and attributes may be secret.
+        return f"<Passage: {self.said!r}>"
+
     @property
     def allowed(self) -> bool:
         """Whether these limits allow the request. An exempt request meets no limits."""

@@ -1,4 +1,4 @@
-"""Collects facts about a store: connects, asks and tries. The facts contain no passwords.
+"""Collects facts about a store: connects, asks and tries. The report shows no passwords.
 
 Every step has a timeout, and so has the whole. So there is a result within seconds in any case.
 """

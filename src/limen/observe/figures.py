@@ -7,7 +7,7 @@ numbers down nor how they are shown. Rules are named here, keys never.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import TypeVar
 
@@ -134,13 +134,19 @@ def merged(figures: Sequence[Figures], now: float) -> Figures:
 
     Counters are added up over all of them. Gauges are of the processes that wrote in the last
     `FRESH_S` seconds: a process that has ended has none.
+
+    Of the rules and servers of running processes, `MOST_NAMES` and `MOST_SERVERS` keep their names:
+    the first ones of the alphabet, so that every process names the same. Names of processes that
+    have ended stay, because `counters` has bounded them.
     """
     living = sorted(fresh(figures, now), key=_at, reverse=True)
     newest = living[0] if living else Figures("", now)
+    running = [each for each in figures if each.at != _ENDED]
+    others = _beyond([each.decisions for each in running], MOST_NAMES)
     return Figures(
         instance="",
         at=now,
-        decisions=_by_name((each.decisions for each in figures), _added),
+        decisions=_by_name((each.decisions for each in figures), _added, others),
         requests=_added([[0, 0], *[each.requests for each in figures]]),
         fallback=_by_name((each.fallback for each in figures), _added),
         undelivered=_by_name((each.undelivered for each in figures), _added),
@@ -163,7 +169,9 @@ def merged(figures: Sequence[Figures], now: float) -> Figures:
 
 def _servers(figures: Sequence[Figures], living: Sequence[Figures]) -> dict[str, ServerFigures]:
     """Return each server as all processes see it; `living` has the newest figures first."""
-    servers = _by_name((each.servers for each in figures), _server_counters)
+    running = [each.servers for each in figures if each.at != _ENDED]
+    others = _beyond(running, MOST_SERVERS)
+    servers = _by_name((each.servers for each in figures), _server_counters, others)
     for where, server in servers.items():
         now = [each.servers[where] for each in living if where in each.servers]
         server.is_open = any(each.is_open for each in now)
@@ -183,12 +191,22 @@ def _server_counters(parts: Sequence[ServerFigures]) -> ServerFigures:
     )
 
 
-def _by_name(tables: Iterable[Mapping[str, _V]], add: Callable[[list[_V]], _V]) -> dict[str, _V]:
-    """Add up the values of each name."""
+def _beyond(tables: Iterable[Iterable[str]], most: int) -> set[str]:
+    """Return the names beyond the first `most` of the alphabet."""
+    names = {name for table in tables for name in table} - {OTHERS}
+    return set(sorted(names)[most:])
+
+
+def _by_name(
+    tables: Iterable[Mapping[str, _V]],
+    add: Callable[[list[_V]], _V],
+    others: Collection[str] = (),
+) -> dict[str, _V]:
+    """Add up the values of each name; those of `others` under one name."""
     values: dict[str, list[_V]] = {}
     for table in tables:
         for name, value in table.items():
-            values.setdefault(name, []).append(value)
+            values.setdefault(OTHERS if name in others else name, []).append(value)
     return {name: add(each) for name, each in values.items()}
 
 

@@ -739,3 +739,15 @@ def test_a_lifespan_passes_through() -> None:
     with serving(limited("1/hour", of=inner), lifespan="on") as client:
         assert statuses(client, 1) == [200]
     assert seen == ["begin", "end"]
+
+
+def test_headers_of_the_application_may_be_an_iterator() -> None:
+    async def answers(scope: Any, receive: Any, send: Any) -> None:
+        headers = iter([(b"content-type", b"text/plain"), (b"set-cookie", b"a=1")])
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"hello"})
+
+    with serving(limited("5/minute", of=answers)) as client:
+        response = client.get("/")
+    assert response.headers["set-cookie"] == "a=1"
+    assert "ratelimit" in response.headers

@@ -211,6 +211,12 @@ def enter(
     if isinstance(door, Door):
         ask = sync_to_async(ask) if is_async else ask
     else:
+        if any(limit.key.reads_user or not limit.limits for limit in limits):
+            # The user comes from a session, which blocks: not on the event loop.
+            if is_async:
+                yield request.read_user()
+            else:
+                _ = request.user
         ask = partial(_with_user, request, ask)
         ask = ask if is_async else async_to_sync(ask)
     is_let_in: bool = yield ask()

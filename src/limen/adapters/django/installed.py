@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import suppress
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 
+from limen import fork
 from limen._internal.functions import call_sync, name_of
 from limen.adapters.deciders import AsyncSource, Kind, Source, kind_of
 from limen.adapters.django.settings import LostPath, Settings, named, read
@@ -79,32 +80,48 @@ class Installed:
             _close(self._async_source)
 
 
-@lru_cache(1)
-def _installed() -> Installed:
+class _Current:
+    """The runtime of the current settings: one for each process."""
+
+    def __init__(self) -> None:
+        self._runtime: Installed | None = None
+        self.after_fork()
+        fork.watch(self)
+
+    def after_fork(self) -> None:
+        """Replace the lock, which another thread of the parent may have held."""
+        self._lock = threading.Lock()
+
+    def get(self) -> Installed:
+        """Return the runtime, or raise a `LimenError` with everything that is wrong in `LIMEN`.
+
+        The first caller creates it. Later calls take no lock.
+        """
+        runtime = self._runtime
+        if runtime is None:
+            with self._lock:
+                runtime = self._runtime = self._runtime or _from_settings()
+        return runtime
+
+    def changed(self, setting: str, **_: object) -> None:
+        """Close the runtime if the setting was changed, as tests do."""
+        if setting == "LIMEN":
+            with self._lock:
+                runtime, self._runtime = self._runtime, None
+            if runtime is not None:
+                runtime.close()
+
+
+def _from_settings() -> Installed:
     settings, troubles = read(getattr(django_settings, "LIMEN", {}))
     if troubles:
         raise ConfigurationError("; ".join([trouble.message for trouble in troubles]))
     return Installed(settings)
 
 
-def installed() -> Installed:
-    """Return what the setting stands for now, or raise a `LimenError` that says all that is wrong.
-
-    The first caller makes it.
-    """
-    with _lock:
-        return _installed()
-
-
-def _changed(setting: str, **_: object) -> None:
-    if setting == "LIMEN" and _installed.cache_info().currsize:
-        here = installed()
-        _installed.cache_clear()
-        here.close()
-
-
-_lock = threading.Lock()
-setting_changed.connect(_changed, dispatch_uid="limen")
+_current = _Current()
+installed = _current.get
+setting_changed.connect(_current.changed, dispatch_uid="limen")
 
 
 def _limits(settings: Settings, kind: Kind) -> list[RateLimit]:

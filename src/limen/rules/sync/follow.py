@@ -241,12 +241,19 @@ class Follower:
         work: Callable[[], Awaitable[object]],
         news: asyncio.Event | None = None,
     ) -> None:
-        """Do something again and again: after so many seconds, or when there is news."""
-        news = news or asyncio.Event()
+        """Call `work` repeatedly: after so many seconds, or when there is news."""
+        news, failed = news or asyncio.Event(), False
         while True:
             news.clear()
-            with self._notes.watch("callback"):
+            try:
                 await work()
+            except Exception as error:  # unexpected, such as a reply of another type: continue
+                self._notes.complain("callback", f"{type(error).__name__}: {error}")
+                failed = True
+            else:
+                if failed:  # only by this loop: the topic is shared
+                    self._notes.settle("callback")
+                failed = False
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await news.wait()

@@ -102,7 +102,7 @@ class Reader:
                 # Whatever it says is no attribute. All of them: one may be the client's own.
                 values[name], _, more = value.partition(b"?")
                 query = query + b"&" + more if query else more
-        request = ForwardedRequest(peer, None, tuple(values.items()), repeated)
+        request = ForwardedRequest(peer, None, tuple(sorted(values.items())), repeated)
         return Question(token, None, query, request)
 
     def prefixed(
@@ -112,7 +112,7 @@ class Reader:
         values, repeated = _gathered(self._prefixed, headers)
         token, site = values.pop(_TOKEN, None), values.pop(_SITE, None)
         target = method.encode(), path
-        request = ForwardedRequest(peer, target, tuple(values.items()), repeated)
+        request = ForwardedRequest(peer, target, tuple(sorted(values.items())), repeated)
         return Question(token, site, b"", request)
 
     def attributes(self, request: ForwardedRequest) -> dict[str, str]:

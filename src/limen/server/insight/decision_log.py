@@ -6,11 +6,13 @@ decisions are worth a line. Never raises: a disk that is full must not stop a li
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
+import stat
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -67,18 +69,26 @@ class DecisionLog:
         return msgspec.json.encode({**msgspec.structs.asdict(seen), "at": at, "key": key}) + b"\n"
 
     def _write(self, lines: list[bytes]) -> None:
-        """Write each line by itself: files and pipes take one as a whole from each process."""
         fd = self._opened()
-        if fd != _STDOUT and _ends_in_half_a_line(fd):
-            os.write(fd, b"\n")
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            self._write_to_reader(fd, lines)
+            return
+        # The lock is for the check: without it, a line that another process is about to write
+        # looks like half a line.
+        with _locked(fd):
+            if _ends_in_half_a_line(fd):
+                lines = [b"\n", *lines]
+            _put(fd, b"".join(lines))
+
+    def _write_to_reader(self, fd: int, lines: list[bytes]) -> None:
+        """Write each line by itself: a pipe takes one as a whole from each process."""
         end = time.monotonic() + PATIENCE_S
         ready = select.poll()
         ready.register(fd, select.POLLOUT)
         for line in lines:
             if not ready.poll(max(end - time.monotonic(), 0.0) * 1_000):
                 raise TimeoutError(0, "nobody reads it")
-            if os.write(fd, line) < len(line):
-                raise OSError(0, "only a part of it was taken")
+            _put(fd, line)
 
     def _opened(self) -> int:
         """Return the file that has the path now: a log rotation moves or deletes it."""
@@ -91,6 +101,30 @@ class DecisionLog:
         return self._fd
 
 
+def _put(fd: int, data: bytes) -> None:
+    if os.write(fd, data) < len(data):
+        raise OSError(0, "only a part of it was taken")
+
+
+@contextmanager
+def _locked(fd: int) -> Iterator[None]:
+    """Lock a file; go on without the lock if another process keeps it, or there are no locks."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            time.sleep(0.002)
+        except OSError:
+            break
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)
+
+
 def _is_at(fd: int, path: str) -> bool:
     try:
         return os.path.samestat(os.fstat(fd), Path(path).stat())
@@ -101,4 +135,7 @@ def _is_at(fd: int, path: str) -> bool:
 def _ends_in_half_a_line(fd: int) -> bool:
     """Return whether a process left half a line: it was killed, or the disk was full."""
     size = os.fstat(fd).st_size
-    return size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+    try:
+        return size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+    except OSError:  # stdout may be open for writing only
+        return False

@@ -62,6 +62,8 @@ class Workers:
         self._own: Figures | None = None
         self._others: list[Figures] = []
         """The figures of the other workers, as they could be read last."""
+        self._last: dict[str, Figures] = {}
+        """The figures of each file, as they could be read last."""
         self._lock = threading.Lock()
         self._log = SampledLog(_WARN_S)
 
@@ -105,8 +107,15 @@ class Workers:
     def _read_others(self, folder: Path) -> list[Figures]:
         figures: dict[str, Figures] = {}
         for name in _names(folder):
-            with contextlib.suppress(FileNotFoundError):  # it has ended, and is in the other file
+            try:
                 figures[name] = _read_figures((folder / name).read_bytes())
+            except FileNotFoundError:
+                continue  # it has ended, and is in the other file
+            except (OSError, ValueError, msgspec.MsgspecError) as error:
+                self._log.warn("read", f"/metrics shows old figures of another worker: {error}")
+                if name in self._last:
+                    figures[name] = self._last[name]
+        self._last = figures.copy()
         ended = _read_ended((folder / _ENDED).read_bytes())
         for name in (*ended.names, self._name):
             figures.pop(name, None)
@@ -128,7 +137,7 @@ class Gathering:
             gone = [name for name in _names(self.path) if int(name.partition("-")[0]) not in living]
             new = [name for name in gone if name not in self._ended.names]
             if new:
-                figures = [_read_figures((self.path / name).read_bytes()) for name in new]
+                figures = [each for name in new if (each := self._figures_of(name)) is not None]
                 names = [*self._ended.names, *new][-_MOST_NAMED:]
                 self._write_ended(_Ended(counters([*figures, self._ended.figures]), names))
             for name in gone:
@@ -136,6 +145,14 @@ class Gathering:
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             # The files stay, and are counted as they are.
             self._log.warn("end", f"the figures of a worker that ended stay in its file: {error}")
+
+    def _figures_of(self, name: str) -> Figures | None:
+        """Return the figures in a file; None, with a warning, if the file is damaged."""
+        try:
+            return _read_figures((self.path / name).read_bytes())
+        except (ValueError, msgspec.MsgspecError) as error:
+            self._log.warn("lost", f"the figures of a worker that ended are lost: {error}")
+            return None
 
     def _write_ended(self, ended: _Ended) -> None:
         _replace(self.path / _ENDED, msgpack.encode(ended))

@@ -260,11 +260,11 @@ class _Supervisor:
             async with asyncio.timeout(self._ready_timeout):
                 if await asyncio.get_running_loop().sock_recv(line, 64):
                     return worker
+                await worker.ended.wait()
         except TimeoutError:
             self._complain(f"worker {process.pid} was not ready in {self._ready_timeout:g} s")
             worker.send(signal.SIGKILL)
             return None
-        await worker.ended.wait()
         if process.returncode != 1:  # else it has said why
             self._complain(f"worker {process.pid} {worker.end}")
         return None
