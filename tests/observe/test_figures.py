@@ -164,7 +164,7 @@ def test_a_rule_that_is_called_others_is_added_up_with_them() -> None:
     one = Figures("one", NOW, {OTHERS: [5, 0, 0, 0]})
     one.decisions |= {f"a{number}": [1, 0, 0, 0] for number in range(MOST_NAMES)}
     two = Figures("two", NOW, {"b": [7, 0, 0, 0], OTHERS: [2, 0, 0, 0]})
-    assert merged([one, two], NOW).decisions[OTHERS] == [7, 0, 0, 0]
+    assert merged([one, two], NOW).decisions[OTHERS] == [14, 0, 0, 0]
     ended = counters([counters([one]), two])
     assert sum(counts[0] for counts in ended.decisions.values()) == MOST_NAMES + 14
 

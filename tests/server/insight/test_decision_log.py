@@ -252,14 +252,6 @@ def test_half_a_line_that_another_left_stays_alone(path: Path) -> None:
     assert [json.loads(line)["id"] for line in rest] == ["2", "3"]
 
 
-def test_processes_that_write_at_once_leave_no_empty_lines(path: Path) -> None:
-    workers = [start(WORKER, path, name, 2_000, 1) for name in "abc"]
-    assert [worker.wait(60) for worker in workers] == [0, 0, 0]
-    lines = path.read_text().splitlines()
-    assert len(lines) == 3 * 2_000
-    assert all(lines)
-
-
 # stdout and pipes
 
 

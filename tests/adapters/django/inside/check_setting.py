@@ -26,6 +26,7 @@ from limen.engine import Engine
 from limen.rules import parse_text
 from limen.testing import ManualClock
 from tests.adapters.django.project import views
+from tests.forked import in_child
 
 CLOCK = ManualClock()
 LIMITER = Limiter(clock=CLOCK)
@@ -447,3 +448,9 @@ def test_a_key_function_that_is_async_is_for_asgi_alone() -> None:
         assert asyncio.run(by_asgi()) == [200, 429]
         with pytest.raises(ConfigurationError, match="this adapter runs in threads"):
             Client().get("/plain/")
+
+
+def test_the_child_of_a_fork_does_not_wait_for_a_thread_of_the_parent() -> None:
+    current = installed.__self__  # type: ignore[attr-defined]
+    with override_settings(LIMEN=SCOPES), current._lock:
+        assert in_child(lambda: installed().settings.enabled)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
-from django.contrib.auth.models import AnonymousUser
+from django.contrib.auth.models import AnonymousUser, User
 from django.http import FileResponse, HttpRequest, HttpResponse
 from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory, override_settings
 from django.urls import clear_url_caches, path
@@ -451,6 +451,30 @@ def test_functions_may_look_at_the_user_by_asgi_too() -> None:
     exempt = {"LIMITS": [looks], "EXEMPT_WHEN": lambda request: request.user.is_authenticated}
     with override_settings(LIMEN=exempt):
         assert asyncio.run(by_asgi()) == [200, 200, 200]
+
+
+def test_the_user_is_not_read_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session in a cache blocks there; unlike a database, it raises no error."""
+    on_loop: list[bool] = []
+
+    def get_user(backend: object, user_id: int) -> Any:
+        on_loop.append(asyncio._get_running_loop() is not None)
+        return User(pk=user_id)
+
+    monkeypatch.setattr(whom.ByNumber, "get_user", get_user)
+    logs_in = {"exempt_when": lambda request: request.path.startswith("/login/")}
+    limit = RateLimit("2/day", key="user", **logs_in)  # type: ignore[arg-type]
+
+    async def by_asgi() -> list[int]:
+        client = AsyncClient()
+        await client.get("/login/7/")
+        on_loop.clear()
+        return [(await client.get("/plain/")).status_code for _ in range(3)]
+
+    with override_settings(LIMEN={"LIMITS": [limit]}):
+        assert asyncio.run(by_asgi()) == [200, 200, 429]
+    assert on_loop
+    assert not any(on_loop)
 
 
 def test_a_key_that_may_be_missing_finds_the_user_by_asgi_too() -> None:
