@@ -11,6 +11,8 @@ import os
 import signal
 import socket
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -124,6 +126,9 @@ class TinyProgram:
             case "hang":
                 _print("hangs")
                 await asyncio.Event().wait()
+            case "linger":  # a thread outlives the failed start
+                threading.Thread(target=time.sleep, args=(60,)).start()
+                raise ConfigurationError("no such store")
         limits = self._asked.limits
         tls = Tls(*self._asked.tls) if self._asked.tls else None
         connections = HttpConnections(App(lambda: _print("begun")), limits)

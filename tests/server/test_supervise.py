@@ -200,6 +200,12 @@ def test_when_no_worker_gets_ready_it_says_why_and_ends(start: str, said: str) -
         assert line.endswith(said)
 
 
+def test_a_worker_that_fails_to_start_and_does_not_exit_is_killed() -> None:
+    with process(workers=2, start="linger", ready_timeout=1.0) as served:
+        assert served.code(20) == 1
+        assert served.complained[-1].endswith("was not ready in 1 s")
+
+
 def test_a_stop_ends_workers_that_are_not_ready_yet() -> None:
     with process(workers=2, start="hang") as served:
         served.line("hangs")

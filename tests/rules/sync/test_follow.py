@@ -21,7 +21,7 @@ from limen.rules.stores import Snapshot
 from limen.rules.stores.file import FileStore
 from limen.rules.sync import Follower, seek
 from limen.rules.sync.files import LastGood, replace
-from tests.waiting import wait_until
+from tests.waiting import wait_until, wait_until_async
 
 TICK_S = 0.01
 
@@ -170,6 +170,29 @@ def test_a_bad_file_is_logged_once_and_the_last_good_rules_stay(
     file.write_text(rules(2))
     assert quota_of(watched.wait_for(2)) == 2
     assert len(watched.sets) == 2
+
+
+def test_a_failing_loop_is_logged_once_beside_loops_that_succeed(
+    follow: Callable[..., Follower], file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower, calls = follow(FileStore(file)), [0, 0]
+
+    async def fails() -> None:
+        calls[0] += 1
+        raise ValueError("a strange reply")
+
+    async def succeeds() -> None:
+        calls[1] += 1
+
+    async def run() -> None:
+        loops = [asyncio.create_task(follower._every(0.001, work)) for work in (fails, succeeds)]
+        await wait_until_async(lambda: min(calls) >= 10)
+        for loop in loops:
+            loop.cancel()
+
+    asyncio.run(run())
+    assert follower.status.trouble == {"callback": "ValueError: a strange reply"}
+    assert len([record for record in caplog.records if "strange" in record.message]) == 1
 
 
 class Flaky:
