@@ -110,7 +110,7 @@ def delayed(port: int) -> Iterator[int]:
 
 
 def _serve_proxy(port: int, pipe: Connection) -> None:
-    with proxy(port) as running:
+    with proxy(port, precise=True) as running:
         running.delay = _DELAY_S
         pipe.send(running.port)
         pipe.recv()

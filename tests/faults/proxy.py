@@ -7,6 +7,7 @@ moves bytes and knows no protocol: a "reply" is a chunk that came from the serve
 from __future__ import annotations
 
 import asyncio
+import selectors
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -28,11 +29,24 @@ _RESET = struct.pack("ii", 1, 0)
 _Chunks = asyncio.Queue[tuple[float, bytes]]
 
 
+def _precise_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.SelectorEventLoop(selectors.SelectSelector())
+
+
 @contextmanager
-def proxy(target_port: int) -> Iterator[Proxy]:
-    """Listen on a free port and forward to `target_port`, well-behaved until told otherwise."""
+def proxy(target_port: int, *, precise: bool = False) -> Iterator[Proxy]:
+    """Listen on a free port and forward to `target_port`, well-behaved until told otherwise.
+
+    Delays are rounded up to whole milliseconds, as epoll does, unless they are `precise`. Then the
+    process may have 1,000 open files at most.
+    """
     made = Proxy(target_port)
-    thread = Thread(target=lambda: asyncio.run(made._run()), name="proxy", daemon=True)
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=_precise_loop if precise else None) as runner:
+            runner.run(made._run())
+
+    thread = Thread(target=run, name="proxy", daemon=True)
     thread.start()
     try:
         made._started.result(10)
