@@ -56,11 +56,14 @@ class Guard:
         on_error: OnError,
         instances: int,
         source: str = "the store",
+        log_suffix: str = "",
         max_owed: int = _MAX_OWED,
     ) -> None:
         self._on_error = on_error
         self._source = source
         """The name of what does not answer, for the log."""
+        self._log_suffix = log_suffix
+        """The end of each line of the log, such as the policy that decides."""
         self._max_owed = max_owed
         """Of how many keys local charges are kept for a replay."""
         self.instances = instances
@@ -280,7 +283,8 @@ class Guard:
 
     def warn(self, fault: Fault) -> None:
         """Log a fault, once a second of each kind."""
-        self._log.warn(fault.kind, f"{self._source} did not answer ({fault.kind}): {fault}")
+        line = f"{self._source} did not answer ({fault.kind}): {fault}{self._log_suffix}"
+        self._log.warn(fault.kind, line)
 
     def _share(self, check: Check) -> Check:
         if self.instances == 1:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from limen import Client
+from limen._internal import background
 from limen.client import ServiceRefused, Verdict
 from tests.client.conftest import Connect, Leaving
 from tests.client.drivers import Threaded, somebody
@@ -274,6 +276,37 @@ def test_an_outage_is_logged_once_a_second(
         client.together([lambda: client.decide(somebody())] * 200, 16)
     assert 1 <= len(caplog.records) <= 4
     assert f"the service at {nowhere} did not answer (connection)" in caplog.text
+
+
+@pytest.mark.parametrize("on_error", ["local", "open", "closed"])
+def test_the_log_names_the_policy_that_decides(
+    connect: Connect, nowhere: str, on_error: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = connect(nowhere, timeout=TIMEOUT, on_error=on_error)
+    with caplog.at_level(logging.WARNING, logger="limen"):
+        client.check("k", "10/minute")
+    [record] = caplog.records
+    assert record.getMessage().endswith(f"; on_error={on_error}")
+
+
+def test_a_host_that_cannot_be_encoded_leads_to_the_fallback(connect: Connect) -> None:
+    client = connect("http://[fe80::1%a..b]:8080", timeout=5)
+    assert client.decide(somebody()).source == "open"
+    assert client.usage(somebody()).source == "open"
+
+
+def test_a_client_that_cannot_start_a_thread_falls_back(
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def start(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(background, "start", start)
+    with Client(nowhere, timeout=TIMEOUT, on_error="closed") as client:
+        assert client.decide(somebody()).source == "closed"
+        assert client.usage(somebody()).source == "closed"
+        assert not client.refund("receipt")
+    assert "did not answer (connection): can't start new thread" in caplog.text
 
 
 def test_a_host_that_cannot_be_found_takes_no_longer_than_the_deadline(connect: Connect) -> None:

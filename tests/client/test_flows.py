@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from limen import flow
-from limen._internal.connection_pool import AllInUse, NotConnected
+from limen._internal.connection_pool import AllInUse, NotConnected, PoolClosed
 from limen._internal.http1 import Garbled
 from limen.backends import Fault
 from limen.backends.circuit_breaker import FAILURES
@@ -27,8 +27,9 @@ TIMEOUT_S = 0.2
         (late(unsent=False), 0.0, False),
         (late(unsent=True), 0.12, False),
         (Fault("connection", "connection refused"), 0.0, True),
+        (fault_of(NotConnected(PoolClosed("closed"))), 0.12, False),
     ],
-    ids=["had its time", "had little time", "had no connection", "refused"],
+    ids=["had its time", "had little time", "had no connection", "refused", "client closed"],
 )
 def test_only_a_call_that_had_its_time_tells_something_about_the_service(
     fault: Fault, took_s: float, leaves_alone: bool
@@ -55,6 +56,7 @@ def test_only_a_call_that_had_its_time_tells_something_about_the_service(
         (TimeoutError("timed out"), "timeout", False),
         (NotConnected(TimeoutError("timed out")), "timeout", False),
         (NotConnected(AllInUse()), "timeout", True),
+        (NotConnected(PoolClosed("the limiter was closed")), "connection", True),
         (ConnectionRefusedError(111, "Connection refused"), "connection", False),
         (ssl.SSLError("a handshake of another kind"), "connection", False),
         (Garbled("the answer is not HTTP"), "protocol", False),

@@ -231,6 +231,9 @@ def test_a_limit_that_is_not_understood_is_an_error(client: Threaded) -> None:
         ({"url": "http://host/?a=b"}, "must be like http://localhost:8080"),
         ({"url": "http://a b/"}, "must be like http://localhost:8080"),
         ({"url": "http://"}, "must be like http://localhost:8080"),
+        ({"url": "http://my..host:8080"}, "must be like http://localhost:8080"),
+        ({"url": f"http://{'a' * 64}.example"}, "must be like http://localhost:8080"),
+        ({"url": f"http://{'a.' * 127}"}, "must be like http://localhost:8080"),
         ({"url": 8080}, "must be text"),
         ({"url": f"http://ann:{TOKEN}@host"}, "must not hold a login"),
         ({"token": f"{TOKEN}\r\nX: y"}, "token must be text of printable ASCII"),
@@ -255,6 +258,19 @@ def test_a_client_that_is_put_together_wrongly_says_so(
 def test_an_address_may_have_a_path_and_be_of_ipv6(made: Any) -> None:
     assert repr(made("https://[::1]/limits/")).endswith("Client of https://[::1]/limits>")
     assert repr(made("http://localhost", token=TOKEN)).endswith("Client of http://localhost>")
+
+
+@pytest.mark.parametrize("made", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    "url", [" http://host:8080\n", "http://host:8080?", "http://host:8080/#", "http://host:8080/?#"]
+)
+def test_an_address_may_have_white_space_around_and_empty_parts(made: Any, url: str) -> None:
+    assert repr(made(url)).endswith("Client of http://host:8080>")
+
+
+@pytest.mark.parametrize("host", ["my.host.", "a" * 63 + ".example", "my_host", "127.0.0.1"])
+def test_labels_of_a_host_have_up_to_63_characters(host: str) -> None:
+    assert repr(Client(f"http://{host}")).endswith(f"Client of http://{host}>")
 
 
 @pytest.fixture(scope="module")

@@ -172,9 +172,9 @@ IN_STORE: tuple[Mutant, ...] = (
         +                 waiter.set_result(error)
         close-forgets-those-that-wait
         -             for waiter in self._waiting:
-        -                 waiter.set_result(ConnectionError("the limiter was closed"))
+        -                 waiter.set_result(PoolClosed("the limiter was closed"))
         +             for waiter in ():
-        +                 waiter.set_result(ConnectionError("the limiter was closed"))
+        +                 waiter.set_result(PoolClosed("the limiter was closed"))
         closed-pool-is-used-again
         -         for connection in self._connections:
         -             connection.is_current = False

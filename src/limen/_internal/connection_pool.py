@@ -38,6 +38,10 @@ class AllInUse(TimeoutError):
     """All connections were in use until the deadline. It says nothing about the server."""
 
 
+class PoolClosed(ConnectionError):
+    """The pool was closed while the thread waited. It says nothing about the server."""
+
+
 class _Waiter(Generic[C]):
     """A thread that waits for a connection."""
 
@@ -95,7 +99,7 @@ class ConnectionPool(Generic[C]):
         with self._lock:
             self._retire_connections()
             for waiter in self._waiting:
-                waiter.set_result(ConnectionError("the limiter was closed"))
+                waiter.set_result(PoolClosed("the limiter was closed"))
             self._waiting.clear()
             self._openings.clear()
 

@@ -117,18 +117,21 @@ class AsyncHttpStream:
 class AsyncHttpTransport:
     """The connections of one event loop. Each caller has one of its own."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, server: Server) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, server: Server, max_idle: int) -> None:
         self._loop = loop
         self._server = server
+        self._max_idle = max_idle
         self.idle: list[AsyncHttpStream] = []
-        """Open connections that no caller uses."""
+        """Open connections that no caller uses, at most `max_idle`."""
         self._openings: set[asyncio.Task[AsyncHttpStream]] = set()
+        self._abandoned: list[asyncio.Task[AsyncHttpStream]] = []
+        """Openings whose callers were cancelled. The next caller takes one of them."""
         self._is_closed = False
 
     async def exchange(self, data: bytes) -> Response:
         """Send a request and return the response to it. Has no deadline: cancel it.
 
-        Raises `OSError` or `Garbled`.
+        Raises `OSError`, `Garbled`, or `UnicodeError` for a host that cannot be looked up.
         """
         stream = self.idle.pop() if self.idle else await self._opened()
         try:
@@ -157,16 +160,22 @@ class AsyncHttpTransport:
         """Open a connection, by a task of its own.
 
         To look up the host, connect and shake hands may together take longer than any caller has.
-        If the caller leaves, the connection is for a later one.
+        If the caller is cancelled, the next one waits for the same task.
         """
+        opening = self._abandoned.pop() if self._abandoned else self._start_opening()
+        try:
+            await asyncio.wait([opening])
+        except asyncio.CancelledError:
+            self._abandoned.append(opening)
+            opening.add_done_callback(self._keep)
+            raise
+        return opening.result()
+
+    def _start_opening(self) -> asyncio.Task[AsyncHttpStream]:
         opening = self._loop.create_task(self._open())
         self._openings.add(opening)
         opening.add_done_callback(self._openings.discard)
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(self._keep)
-            raise
+        return opening
 
     async def _open(self) -> AsyncHttpStream:
         server = self._server
@@ -182,11 +191,15 @@ class AsyncHttpTransport:
         return AsyncHttpStream(stream, transport)
 
     def _keep(self, opening: asyncio.Task[AsyncHttpStream]) -> None:
+        """Keep the connection of an opening, unless a caller waits for it again."""
+        if opening not in self._abandoned:
+            return
+        self._abandoned.remove(opening)
         if not opening.cancelled() and opening.exception() is None:
             self._put_back(opening.result())
 
     def _put_back(self, stream: AsyncHttpStream) -> None:
-        if self._is_closed:
+        if self._is_closed or len(self.idle) >= self._max_idle:
             stream.close()
         else:
             self.idle.append(stream)

@@ -164,7 +164,7 @@ class LoopCalls:
         self.clock: ActiveClock = ActiveClock(settings.timeout)
         """The clock of all deadlines in this loop."""
         self._flows = flows
-        self._transport = AsyncHttpTransport(loop, settings.server)
+        self._transport = AsyncHttpTransport(loop, settings.server, _MAX_CHECKS + MAX_CALLS)
         self.checks: TaskBatcher[Asked, Answer] = TaskBatcher(
             loop, self.clock, self._check, late, max_in_flight=_MAX_CHECKS, max_batch=MAX_BATCH
         )
@@ -199,5 +199,5 @@ class LoopCalls:
         call.future.add_done_callback(lambda _: task.cancel())
         try:
             return [await self._transport.exchange(self._flows.encode(call.request))]
-        except (OSError, Garbled, RuntimeError) as error:
+        except (OSError, Garbled, RuntimeError, UnicodeError) as error:
             return [fault_of(error)]

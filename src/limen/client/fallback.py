@@ -96,7 +96,7 @@ class Fallback:
     def __init__(self, service: str, on_error: OnError, instances: int) -> None:
         self._on_error = on_error
         # Nothing is replayed: a service cannot be charged later.
-        self.guard: Guard = Guard(on_error, instances, service, max_owed=0)
+        self.guard: Guard = Guard(on_error, instances, service, f"; {on_error=!s}", max_owed=0)
         self._reports: OrderedDict[Whom, _Report] = OrderedDict()
         self._charges: OrderedDict[str, Sequence[tuple[_Counted, int]]] = OrderedDict()
         """The charges of a verdict, with the stamp of each."""

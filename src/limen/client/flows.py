@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from limen import fork
-from limen._internal.connection_pool import AllInUse, NotConnected
+from limen._internal.connection_pool import AllInUse, NotConnected, PoolClosed
 from limen._internal.http1 import Encoder, Garbled, Request, Response
 from limen.backends import Change, Fault, Release, Renew
 from limen.backends.circuit_breaker import CircuitBreaker
@@ -226,9 +226,10 @@ class ClientFlows:
                 self._breaker.close()
             elif self._breaker.is_alert:
                 self._breaker.answered(now, is_slow=False)
-        elif answer.kind != "timeout" or (
-            # A call that had little time, or no connection, proves nothing about the service.
-            not answer.unsent and now - started_s > self._timeout / 2
+        elif not answer.unsent and (
+            # A call that had little time or no connection, or that ended because the client was
+            # closed, proves nothing about the service.
+            answer.kind != "timeout" or now - started_s > self._timeout / 2
         ):
             self._breaker.failed(now, answer)
         return answer
@@ -278,7 +279,8 @@ def fault_of(error: Exception) -> Fault:
         return Fault("tls", f"its certificate is not accepted: {error.verify_message}")
     if isinstance(error, OSError) and error.strerror:
         return Fault("connection", error.strerror.lower())
-    return Fault("connection", str(error) or type(error).__name__)
+    reason = str(error) or type(error).__name__
+    return Fault("connection", reason, unsent=isinstance(error, PoolClosed))
 
 
 def _decode_verdicts(body: bytes, count: int) -> list[Verdict]:

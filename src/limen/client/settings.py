@@ -15,9 +15,11 @@ from limen.masking import masked
 from limen.model import OnError
 
 _PORTS = {"http": 80, "https": 443}
+# A label of a host has at most 63 characters, and a host 253.
 _URL = re.compile(
-    r"(https?)://(?:\[([0-9a-f:.]{2,45}(?:%[\w.-]+)?)\]|([a-z0-9._-]{1,253}))"
-    r"(?::([0-9]{0,5}))?((?:/[a-z0-9._~%!$&'()*+,;=:@-]*)*)",
+    r"(https?)://(?:\[([0-9a-f:.]{2,45}(?:%[\w.-]+)?)\]"
+    r"|(?![a-z0-9._-]{254})((?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}\.?))"
+    r"(?::([0-9]{0,5}))?((?:/[a-z0-9._~%!$&'()*+,;=:@-]*)*)\??#?",
     re.ASCII | re.IGNORECASE,
 )
 _LOGIN = re.compile(r"\w+://[^/?#]*@")
@@ -62,6 +64,7 @@ def parse_address(url: str) -> Address:
         raise ConfigurationError(
             f"the address of the service must be text, got a {type(url).__name__}"
         )
+    url = url.strip()
     if _LOGIN.match(url):
         raise ConfigurationError(
             "the address of the service must not hold a login; give token=... instead"
