@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,11 +13,14 @@ from contextlib import ExitStack, contextmanager, suppress
 import hiredis
 import pytest
 
+from limen._internal import background
+from limen._internal.connection_pool import NotConnected
 from limen._internal.deadline import Deadline
 from limen.backends import Fault
 from limen.backends.circuit_breaker import CircuitBreaker
 from limen.backends.redis.batch import Request
 from limen.backends.redis.exchange import Exchange, Pending, RedisConnection, RedisServer
+from tests.exhausted import no_thread
 from tests.waiting import wait_until
 
 ANSWER = b"\x01\x01"
@@ -339,3 +343,99 @@ def test_retired_connections_in_use_count_towards_the_bound(threads: ThreadPoolE
         assert first.result(PATIENCE_S) == [ANSWER]
         assert second.result(PATIENCE_S) == [ANSWER]
         assert len(server.opened) == 2
+
+
+def test_opening_of_a_caller_that_gave_up_is_for_the_next_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(background, "start", lambda *work: started.append(work))
+    with peer() as server:
+        for _ in range(3):
+            with pytest.raises(NotConnected):
+                server.pool.take(Deadline(0.001))
+        assert len(started) == 1
+
+
+def test_without_threads_callers_wait_for_the_open_connections(
+    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with peer() as server:
+        used = server.pool.take(Deadline(PATIENCE_S))
+        with monkeypatch.context() as patch:
+            patch.setattr(background, "start", no_thread)
+            waiting = threads.submit(server.pool.take, Deadline(PATIENCE_S))
+            wait_until(lambda: len(server.pool._waiting) == 1)
+            server.pool.put_back(used)
+            assert waiting.result(PATIENCE_S) is used
+        assert not is_opening(server)
+        server.pool.put_back(used)
+
+
+def test_without_threads_callers_wait_for_a_connection_that_is_being_opened(
+    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with peer() as server:
+        can_open, opened = threading.Event(), server.pool._open_connection
+
+        def open_later() -> RedisConnection:
+            can_open.wait(PATIENCE_S)
+            return opened()
+
+        server.pool._open_connection = open_later
+        first = threads.submit(server.pool.take, Deadline(PATIENCE_S))
+        wait_until(lambda: is_opening(server))
+        with monkeypatch.context() as patch:
+            patch.setattr(background, "start", no_thread)
+            second = threads.submit(server.pool.take, Deadline(PATIENCE_S))
+            wait_until(lambda: len(server.pool._waiting) == 2)
+            can_open.set()
+            server.pool.put_back(first.result(PATIENCE_S))
+            server.pool.put_back(second.result(PATIENCE_S))
+
+
+def test_without_threads_and_connections_the_caller_is_answered_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with peer() as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(background, "start", no_thread)
+            with pytest.raises(NotConnected, match="new thread"):
+                server.pool.take(Deadline(PATIENCE_S))
+            [answer] = call(server)
+            assert isinstance(answer, Fault)
+            assert (answer.kind, answer.unsent) == ("internal", True)
+        assert not server.pool._openings
+        assert not server.pool._waiting
+        server.answers.release()
+        assert call(server) == [ANSWER]
+
+
+@pytest.mark.parametrize("is_put_back", [True, False])
+def test_without_threads_a_lost_connection_is_an_answer_to_those_that_wait(
+    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, is_put_back: bool
+) -> None:
+    with peer(max_connections=1) as server:
+        used = server.pool.take(Deadline(PATIENCE_S))
+        waiting = threads.submit(server.pool.take, Deadline(PATIENCE_S))
+        wait_until(lambda: len(server.pool._waiting) == 1)
+        server.pool.renew()
+        with monkeypatch.context() as patch:
+            patch.setattr(background, "start", no_thread)
+            (server.pool.put_back if is_put_back else server.pool.discard)(used)
+            with pytest.raises(NotConnected, match="new thread"):
+                waiting.result(PATIENCE_S)
+        assert not server.pool._openings
+
+
+def test_exception_of_a_signal_handler_leaves_no_waiter(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(deque[object]):
+        def append(self, waiter: object) -> None:
+            super().append(waiter)
+            raise KeyboardInterrupt
+
+    with peer() as server:
+        monkeypatch.setattr(server.pool, "_waiting", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            server.pool.take(Deadline(PATIENCE_S))
+        assert not server.pool._waiting

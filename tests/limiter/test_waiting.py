@@ -27,11 +27,16 @@ from limen import (
     StoreError,
 )
 from limen.backends import Change, Release, Renew
-from limen.limiter.keeper import Keeper
+from limen.limiter.keeper import MAX_RENEWALS, Keeper
 from limen.testing import ManualClock
 from tests.conformance.stores import Blocking, Threaded, is_renewed
+from tests.exhausted import no_thread
 from tests.forked import in_child
 from tests.waiting import wait_until
+
+
+class SoftTimeLimit(Exception):
+    """As Celery raises in a task that takes too long."""
 
 
 @pytest.fixture
@@ -401,15 +406,127 @@ class TestSlots:
         limiter = Limiter()
         slot = limiter.slot("k", limit)
 
-        def fail(_: threading.Thread) -> None:
-            raise RuntimeError("can't start new thread")
-
         with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", fail)
+            patch.setattr(threading.Thread, "start", no_thread)
             with pytest.raises(RuntimeError, match="new thread"), slot:
                 raise AssertionError("unreachable")
         with slot:  # it was let go, and there are threads again
             assert is_renewed(Threaded(limiter), "k", limit)
+
+    def test_failed_thread_start_does_not_end_the_renewals(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        renewed: list[str] = []
+
+        def renew(change: Change) -> bool:
+            assert isinstance(change, Renew)
+            renewed.append(change.holder)
+            return True
+
+        keeper = Keeper(renew)
+        check = Check(Concurrency(1, lease=0.03), "k")
+        keeper.keep(check, ("held", 0))
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", no_thread)
+            renewed.clear()
+            wait_until(lambda: len(renewed) > MAX_RENEWALS, interval_s=0.001)
+            keeper.drop(("held", 0))
+        keeper.keep(check, ("next", 0))
+        wait_until(lambda: "next" in renewed, interval_s=0.001)
+        keeper.close()
+
+    def test_renewals_start_again_after_their_thread_has_ended(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        renewed = threading.Event()
+        keeper = Keeper(lambda _: renewed.set() or True)  # type: ignore[func-returns-value]
+        check = Check(Concurrency(1, lease=0.03), "k")
+        ended: list[object] = []
+
+        def fail() -> list[Any]:
+            raise MemoryError
+
+        monkeypatch.setattr(threading, "excepthook", ended.append)
+        with monkeypatch.context() as patch:
+            patch.setattr(keeper, "_wait_for_due", fail)
+            keeper.keep(check, ("first", 0))
+            wait_until(lambda: ended)
+        keeper.keep(check, ("second", 0))
+        assert renewed.wait(30)
+        keeper.close()
+
+    def test_many_slots_are_renewed_by_few_threads(self) -> None:
+        lock, done = threading.Lock(), threading.Event()
+        renewing, most, renewed = 0, 0, set[str]()
+
+        def renew(change: Change) -> bool:
+            nonlocal renewing, most
+            assert isinstance(change, Renew)
+            with lock:
+                renewing += 1
+                most = max(most, renewing)
+            done.wait(0.002)
+            with lock:
+                renewing -= 1
+                renewed.add(change.holder)
+            return True
+
+        keeper = Keeper(renew)
+        for number in range(100):
+            keeper.keep(Check(Concurrency(1, lease=0.3), f"k{number}"), (f"{number}", 0))
+        wait_until(lambda: len(renewed) == 100)
+        keeper.close()
+        assert 1 < most <= MAX_RENEWALS
+
+    @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, SoftTimeLimit])
+    def test_exception_of_a_signal_handler_frees_the_slot(
+        self, limiter: Limiter, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        limit = Concurrency(1, lease=30)
+        run = limiter._backend.run
+
+        def interrupted(*arguments: Any) -> Any:
+            run(*arguments)  # the slot is granted
+            raise kind
+
+        with monkeypatch.context() as patch:
+            patch.setattr(limiter._backend, "run", interrupted)
+            with pytest.raises(kind), limiter.slot("k", limit):
+                raise AssertionError("unreachable")
+        assert limiter.slot("k", limit).acquire().allowed
+
+    def test_async_slot_is_freed_when_acquire_fails_after_the_grant(self) -> None:
+        limit = Concurrency(1, lease=30)
+
+        async def run() -> bool:
+            limiter = AsyncLimiter()
+            slot = limiter.slot("k", limit)
+            decide = slot._decide
+
+            async def interrupted(*arguments: Any) -> Any:
+                await decide(*arguments)
+                raise SoftTimeLimit
+
+            slot._decide = interrupted
+            with pytest.raises(SoftTimeLimit):
+                await slot.acquire()
+            return (await limiter.slot("k", limit).acquire()).allowed
+
+        assert asyncio.run(run())
+
+    def test_async_acquire_can_be_closed_without_its_loop(self) -> None:
+        slot = AsyncLimiter().slot("k", Concurrency(1, lease=30))
+
+        async def pause() -> None:
+            future: asyncio.Future[None] = asyncio.Future(loop=loop)
+            await future
+
+        loop = asyncio.new_event_loop()
+        slot._decide = lambda *_: pause()
+        acquiring = slot.acquire()
+        acquiring.send(None)
+        loop.close()
+        acquiring.close()  # raises if the coroutine waits again
 
     def test_is_free_when_the_wait_for_its_grant_is_cut_short(
         self, limiter: Limiter, monkeypatch: pytest.MonkeyPatch

@@ -165,16 +165,14 @@ IN_STORE: tuple[Mutant, ...] = (
         + if False:
         refusal-of-one-fails-all
         -                 return
-        -             for waiter in self._waiting:
-        -                 waiter.set_result(error)
+        -             self._fail_waiting(error)
+        -         self._on_failure(error)
         +                 pass
-        +             for waiter in self._waiting:
-        +                 waiter.set_result(error)
+        +             self._fail_waiting(error)
+        +         self._on_failure(error)
         close-forgets-those-that-wait
-        -             for waiter in self._waiting:
-        -                 waiter.set_result(PoolClosed("the limiter was closed"))
-        +             for waiter in ():
-        +                 waiter.set_result(PoolClosed("the limiter was closed"))
+        - self._fail_waiting(PoolClosed("the limiter was closed"))
+        + pass
         closed-pool-is-used-again
         -         for connection in self._connections:
         -             connection.is_current = False

@@ -98,9 +98,7 @@ class ConnectionPool(Generic[C]):
         """Close the free connections, and those in use when they are put back."""
         with self._lock:
             self._retire_connections()
-            for waiter in self._waiting:
-                waiter.set_result(PoolClosed("the limiter was closed"))
-            self._waiting.clear()
+            self._fail_waiting(PoolClosed("the limiter was closed"))
             self._openings.clear()
 
     def renew(self) -> None:
@@ -110,17 +108,16 @@ class ConnectionPool(Generic[C]):
 
     def take(self, deadline: Deadline) -> C:
         """Return a connection. Raises `NotConnected`."""
-        with self._lock:
-            while self._free:
-                connection = self._free.pop()
-                if connection.is_usable():
-                    return connection
-                self._connections.discard(connection)
-                connection.close()
-            waiter: _Waiter[C] = _Waiter()
-            self._waiting.append(waiter)
+        waiter: _Waiter[C] = _Waiter()
         try:
             with self._lock:
+                while self._free:
+                    connection = self._free.pop()
+                    if connection.is_usable():
+                        return connection
+                    self._connections.discard(connection)
+                    connection.close()
+                self._waiting.append(waiter)
                 self._open_if_needed()
             deadline.wait(waiter.gate)
         except BaseException:  # of a signal handler, or a time-out of gevent
@@ -193,7 +190,12 @@ class ConnectionPool(Generic[C]):
         if not count:
             self._slow_since = now
         opening = object()
-        background.start(self._open, opening)
+        try:
+            background.start(self._open, opening)
+        except RuntimeError as error:  # the system has no more threads
+            if not count:
+                self._fail_waiting(error)
+            return
         self._openings.add(opening)
 
     def _open(self, opening: object) -> None:
@@ -217,10 +219,13 @@ class ConnectionPool(Generic[C]):
             self._retry_at = time.monotonic() + _RETRY_S
             if self._connections:
                 return
-            for waiter in self._waiting:
-                waiter.set_result(error)
-            self._waiting.clear()
+            self._fail_waiting(error)
         self._on_failure(error)
+
+    def _fail_waiting(self, error: Exception) -> None:
+        for waiter in self._waiting:
+            waiter.set_result(error)
+        self._waiting.clear()
 
     def _retire_connections(self) -> None:
         for connection in self._connections:

@@ -148,7 +148,9 @@ class CircuitBreaker:
         """
         with self._lock:
             if self.is_open and tender == self._tender:
-                self._tended_until, self._try_at = float("-inf"), now
+                self._tended_until = float("-inf")
+                if self._try_at is None:
+                    self._try_at = now
 
     def may_try(self, now: float) -> bool:
         """Return whether a request is sent as a probe although it is open: one at a time."""

@@ -15,6 +15,8 @@ from limen.errors import LimenError
 from limen.model import Check, Concurrency
 
 _IDLE_S = 5.0
+MAX_RENEWALS = 16
+"""How many slots are renewed at the same time, each in a thread of its own."""
 _logger = logging.getLogger("limen")
 
 Place = tuple[str, int]
@@ -24,7 +26,8 @@ Place = tuple[str, int]
 class Keeper:
     """Renews the slots that are held in this process, each three times a lease.
 
-    One thread waits for all of them. It ends when none was held for a while.
+    One thread waits for all of them, and starts a short-lived one for each renewal. It ends when no
+    slot was held for a while.
     """
 
     def __init__(self, change: Callable[[Change], bool]) -> None:
@@ -39,6 +42,7 @@ class Keeper:
         """The check of each slot, and when to renew it."""
         self._is_running = False
         self._is_closed = False
+        self._renewals = threading.Semaphore(MAX_RENEWALS)
 
     def keep(self, check: Check, place: Place) -> None:
         """Go on renewing until dropped."""
@@ -64,10 +68,22 @@ class Keeper:
             self._changed.notify()
 
     def _run(self) -> None:
-        while due := self._wait_for_due():
-            for place, check in due:
-                # In a thread of its own: a server that hangs does not delay other renewals.
-                background.start(self._renew, place, check)
+        try:
+            while due := self._wait_for_due():
+                for place, check in due:
+                    self._start_renewal(place, check)
+        except BaseException:
+            with self._changed:
+                self._is_running = False
+            raise
+
+    def _start_renewal(self, place: Place, check: Check) -> None:
+        """Renew a slot in another thread: a server that hangs does not delay other renewals."""
+        self._renewals.acquire()
+        try:
+            background.start(self._renew, place, check)
+        except RuntimeError:  # the system has no more threads
+            self._renew(place, check)
 
     def _renew(self, place: Place, check: Check) -> None:
         holder = place[0]
@@ -79,6 +95,8 @@ class Keeper:
         except Exception as error:
             log_not_renewed(check, holder, error)
             return
+        finally:
+            self._renewals.release()
         # A slot that was released meanwhile is not lost.
         if not renewed and self.drop(place):
             log_lost(check, holder)

@@ -61,7 +61,9 @@ class SlotFlows:
             raise InvalidInput(_HELD)
         try:
             decision: Decision = yield self._decide(self._checks, self.id)
-        except (asyncio.CancelledError, KeyboardInterrupt):
+        except GeneratorExit:  # the event loop has ended, so that nothing can be released
+            raise
+        except BaseException:  # also of a signal handler, or a time-out of gevent
             # The store may have granted it already, shadows too.
             if not self._is_held:
                 self._held = tuple(

@@ -124,7 +124,10 @@ class Limiter(LimiterFlows[Backend]):
         return decision
 
     def _start_replay(self) -> None:
-        background.start(_pay, weakref.ref(self), self._closed)
+        try:
+            background.start(_pay, weakref.ref(self), self._closed)
+        except RuntimeError:  # the system has no more threads; the next call tries again
+            self._guard.stop_paying()
 
     def _pay_some(self) -> bool:
         """Replay pending charges; return whether any are left."""

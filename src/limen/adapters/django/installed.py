@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -120,7 +121,8 @@ def _from_settings() -> Installed:
 
 
 _current = _Current()
-installed = _current.get
+installed: Callable[[], Installed] = _current.get
+"""Return the runtime of the current settings, or raise a `LimenError`."""
 setting_changed.connect(_current.changed, dispatch_uid="limen")
 
 

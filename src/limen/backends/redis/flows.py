@@ -68,7 +68,7 @@ class RedisFlows(Generic[S]):
     _run: Callable[[Flow[Any]], Any]
     """Run a flow."""
     _start: Callable[[Flow[Any]], Any]
-    """Run a flow in the background."""
+    """Run a flow in the background; return a false value if no thread can be started for it."""
     _finish: Callable[[Flow[Any]], Any]
     """Run a flow to its end, even if the caller is cancelled."""
     _rest: Callable[[float, threading.Event], Any]
@@ -161,7 +161,9 @@ class RedisFlows(Generic[S]):
                     # The step before was carried out, after a wait for a first connection.
                     deadline.extend(self._deadline)
                 if step.behind:
-                    self._start(self._carry_out(step, self._deadline_in(self._deadline)))
+                    work = self._carry_out(step, self._deadline_in(self._deadline))
+                    if not self._start(work):
+                        yield from work
                     step = steps.send(())
                 elif step.undoes:
                     step = steps.send((yield self._finish(self._carry_out(step, deadline))))
@@ -209,8 +211,8 @@ class RedisFlows(Generic[S]):
     def _tend(self, server: S) -> None:
         """Start to probe a server in the background, unless that is being done."""
         number = server.breaker.should_tend(self._now())
-        if number:
-            self._start(self._tending(server, number))
+        if number and not self._start(self._tending(server, number)):
+            server.breaker.abandon(self._now(), number)  # the next caller tries again
 
     def _tending(self, server: S, number: int) -> Flow[None]:
         """Probe a server until it answers, and close its circuit breaker then."""
@@ -266,8 +268,8 @@ class RedisFlows(Generic[S]):
     def _refresh_if_due(self) -> None:
         with self._mutex:
             is_due = self._router.should_refresh(self._now())
-        if is_due:
-            self._start(self._refresh())
+        if is_due and not self._start(self._refresh()):
+            self._router.refreshed(self._now())
 
     def _refresh(self) -> Flow[None]:
         trouble, began_at = None, self._now()

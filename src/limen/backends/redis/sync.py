@@ -60,8 +60,12 @@ class RedisBackend(RedisFlows[RedisServer]):
     _deadline_in = staticmethod(Deadline)
     _run = _finish = staticmethod(flow.run)
 
-    def _start(self, work: Flow[Any]) -> None:
-        background.start(flow.run, work)
+    def _start(self, work: Flow[Any]) -> bool:
+        try:
+            background.start(flow.run, work)
+        except RuntimeError:  # the system has no more threads
+            return False
+        return True
 
     def _rest(self, seconds: float, closed: threading.Event) -> None:
         closed.wait(seconds)
