@@ -409,7 +409,8 @@ class TestFaultsOfOneSlot:
             assert made.do(made.limiter.check, mine, WIDE).source == "store"
             [shard] = made.limiter.shards
             assert shard.opened == 0
-            assert shard.faults.keys() == {"cluster"}
+            # Threads send one decision in a call: it is redirected, which is no fault of the node.
+            assert shard.faults.keys() == (set() if form == "threads" else {"cluster"})
 
 
 def told_by_servers(history: History) -> int:
