@@ -58,7 +58,6 @@ def count_admitted(services: Sequence[Product], limit: int, *, degraded: bool) -
     return admitted
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "limit"), [(1, 100), (2, 104)] if FULL else [(1, 100)])
 def test_services_that_restart_during_an_outage_admit_no_more_than_twice_the_limit(
     own_valkey: Server, tmp_path: Path, workers: int, limit: int

@@ -221,7 +221,6 @@ def _patient(text: str) -> str:
     return gateways.waiting(gateways.fail_closed(text), "20000ms", "20s")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 120)
 def test_limen_counts_as_many_keys_as_the_application_sees_values(
     fuzzer: Fuzzer, capsys: pytest.CaptureFixture[str]

@@ -448,7 +448,6 @@ def test_random_bytes_get_the_same_responses_however_they_are_split(
     check_same_outcome(exchanger, data, cuts, waits)
 
 
-@pytest.mark.slow
 @given(st.integers(MAX_PIPELINED - 2, 2 * MAX_PIPELINED), CUTS, st.booleans())
 def test_a_flood_of_requests_waits_in_a_bounded_queue(
     exchanger: Exchanger, count: int, cuts: list[float], waits: bool

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from limen import Limiter, wire
 from tests.server.hammering import Load
@@ -43,7 +42,6 @@ def asking(port: int) -> Load:
     return Load(ask, keeping=4, changing=3, steps=400)
 
 
-@pytest.mark.slow
 def test_a_rolling_restart_fails_no_request_and_counts_each(valkey: Server, tmp_path: Path) -> None:
     url = f"redis://{HOST}:{valkey.port}"
     flags = ("--store", url, "--workers", "2", "--log-format", "json")
